@@ -5,7 +5,7 @@ Reads messages as they are, without judging them: `paceline.params.violations` a
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from paceline.params import FieldError, SamplingMode, SamplingParams, Speculation
 from paceline.rounds import (
@@ -17,17 +17,32 @@ from paceline.rounds import (
 )
 from paceline.v1 import tokens_pb2 as pb
 
+Kind = TypeVar("Kind", bound=IntEnum)
+
+
+def _member(kind: type[Kind], value: int, default: Kind, field: str) -> Kind:
+    """The member with this value, `default` for 0. Raises FieldError for any other value."""
+    try:
+        return kind(value) if value else default
+    except ValueError:
+        raise FieldError(field, f"has no value {value}") from None
+
+
+def _wire(value: IntEnum) -> Any:
+    """A number: generated stubs want their own enum types, which do not exist at run time."""
+    return int(value)
+
+
+def _known_source(value: int) -> TokenSource:
+    return TokenSource(value) if value in iter(TokenSource) else TokenSource.UNSPECIFIED
+
 
 def params_from_pb(message: pb.SamplingParams) -> SamplingParams:
-    mode = (
-        SamplingMode.REJECTION if message.mode == SamplingMode.REJECTION else SamplingMode.COUPLED
-    )
-
     def given(name: str, default: float) -> float:
         return getattr(message, name) if message.HasField(name) else default
 
     return SamplingParams(
-        mode=_enum(SamplingMode, int(message.mode), SamplingMode.COUPLED, "params.mode"),
+        mode=_member(SamplingMode, int(message.mode), SamplingMode.COUPLED, "params.mode"),
         temperature=given("temperature", 1.0),
         top_p=given("top_p", 1.0),
         top_k=message.top_k,
@@ -46,7 +61,7 @@ def params_from_pb(message: pb.SamplingParams) -> SamplingParams:
 
 def params_to_pb(params: SamplingParams) -> pb.SamplingParams:
     return pb.SamplingParams(
-        mode=pb.SamplingMode(params.mode),
+        mode=_wire(params.mode),
         temperature=params.temperature,
         top_p=params.top_p,
         top_k=params.top_k,
@@ -64,7 +79,7 @@ def params_to_pb(params: SamplingParams) -> pb.SamplingParams:
 
 
 def speculation_from_pb(policy: pb.DraftPolicy) -> Speculation:
-    return _enum(Speculation, int(policy.speculation), Speculation.AUTO, "draft.speculation")
+    return _member(Speculation, int(policy.speculation), Speculation.AUTO, "draft.speculation")
 
 
 def sources_from_pb(sources: Sequence[int], num_tokens: int) -> list[TokenSource]:
@@ -106,8 +121,8 @@ def round_to_pb(report: RoundReport) -> pb.RoundReport:
         num_tested=report.num_tested,
         num_accepted=report.num_accepted,
         num_output=report.num_output,
-        source=pb.TokenSource(report.source),
-        plain_reason=pb.PlainReason(report.plain_reason),
+        source=_wire(report.source),
+        plain_reason=_wire(report.plain_reason),
         draft_us=report.draft_us,
         wait_us=report.wait_us,
         verify_us=report.verify_us,
