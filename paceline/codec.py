@@ -34,7 +34,10 @@ def _wire(value: IntEnum) -> Any:
 
 
 def _known_source(value: int) -> TokenSource:
-    return TokenSource(value) if value in iter(TokenSource) else TokenSource.UNSPECIFIED
+    try:
+        return TokenSource(value)
+    except ValueError:
+        return TokenSource.UNSPECIFIED
 
 
 def params_from_pb(message: pb.SamplingParams) -> SamplingParams:
