@@ -1,0 +1,106 @@
+"""KV cache: one slot per sequence, append and rollback, exact accounting.
+
+A slot is a contiguous range of rows, so attention on a CPU reads it in place and a rollback is a
+number. Memory is reserved, not touched: a slot costs what its longest sequence used. Counted in
+blocks of `BLOCK_TOKENS`. Knows no model: layers appear when they are first written.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+BLOCK_TOKENS = 32
+
+
+class CapacityError(RuntimeError):
+    """No slot is free."""
+
+
+@dataclass(eq=False, slots=True)
+class SequenceCache:
+    """The cached tokens of one sequence."""
+
+    store: "CacheStore"
+    slot: int
+    length: int = 0
+
+    def rollback(self, length: int) -> None:
+        """Forget what follows the first `length` tokens."""
+        assert 0 <= length <= self.length
+        self.length = length
+
+    def free(self, *, poisoned: bool = False) -> None:
+        """Give the slot back; `poisoned` rows (not finite) are erased first. Safe to repeat."""
+        if self.slot >= 0:
+            if poisoned:
+                self.store.erase(self.slot)
+            self.store.release(self.slot)
+            self.slot, self.length = -1, 0
+
+
+class CacheStore:
+    """All slots of a model. Per layer, keys and values [num_slots, max_context, heads, dim]."""
+
+    def __init__(
+        self, num_slots: int, max_context: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        # Attention reads whole multiples of this many rows.
+        self.max_context = -(-max_context // 512) * 512
+        self.num_slots = num_slots
+        self._dtype, self._device = dtype, device
+        self._free = list(range(num_slots - 1, -1, -1))
+        self._live: dict[int, SequenceCache] = {}
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def acquire(self) -> SequenceCache:
+        """The lowest free slot, so that live slots stay close together. Raises CapacityError."""
+        if not self._free:
+            raise CapacityError(f"all {self.num_slots} sequences are in use")
+        slot = self._free.pop()
+        self._live[slot] = SequenceCache(self, slot)
+        return self._live[slot]
+
+    def release(self, slot: int) -> None:
+        del self._live[slot]
+        self._free.append(slot)
+        self._free.sort(reverse=True)
+
+    def erase(self, slot: int) -> None:
+        for keys, values in self._layers.values():
+            keys[slot].zero_()
+            values[slot].zero_()
+
+    @property
+    def num_live(self) -> int:
+        return len(self._live)
+
+    @property
+    def blocks_total(self) -> int:
+        return self.num_slots * self.max_context // BLOCK_TOKENS
+
+    @property
+    def blocks_used(self) -> int:
+        return sum(-(-cache.length // BLOCK_TOKENS) for cache in self._live.values())
+
+    def write(
+        self,
+        layer: int,
+        rows: Tensor,  # int64 [num_rows], slot * max_context + position
+        keys: Tensor,  # [num_rows, num_kv_heads, head_dim]
+        values: Tensor,  # [num_rows, num_kv_heads, head_dim]
+    ) -> tuple[Tensor, Tensor]:
+        """Stores rows and returns all of the layer: [num_slots, max_context, heads, dim] each."""
+        if layer not in self._layers:
+            shape = (self.num_slots, self.max_context, *keys.shape[1:])
+            # Zeros, not empty: a masked row has weight 0, and 0 * NaN is NaN.
+            self._layers[layer] = (
+                torch.zeros(shape, dtype=self._dtype, device=self._device),
+                torch.zeros(
+                    (*shape[:2], *values.shape[1:]), dtype=self._dtype, device=self._device
+                ),
+            )
+        stored_keys, stored_values = self._layers[layer]
+        stored_keys.flatten(0, 1).index_copy_(0, rows, keys)
+        stored_values.flatten(0, 1).index_copy_(0, rows, values)
+        return stored_keys, stored_values

@@ -1,0 +1,158 @@
+"""One forward over rows of many sequences: prefill chunks, plain tokens and draft blocks alike.
+
+Takes token ids and caches, gives logits. Knows nothing of sampling, drafts, requests or text.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from paceline.model.attention import Layout, Shape, attend, lay_out
+from paceline.model.cache import CacheStore, SequenceCache
+from paceline.model.linear import CanonicalLinear, RowRange, make_canonical
+
+_instances = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Consecutive tokens of one sequence: appended to its cache by the forward."""
+
+    cache: SequenceCache
+    token_ids: Sequence[int]
+    # Logits of the last `num_logits` rows are wanted.
+    num_logits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a model calls itself."""
+
+    name: str
+    model_fingerprint: str
+    tokenizer_fingerprint: str
+    vocab_size: int
+    max_context: int
+    eos_token_ids: frozenset[int]
+
+
+class LanguageModel:
+    """A transformers causal model with its KV cache. Use it from one thread."""
+
+    def __init__(self, model: Any, identity: Identity, *, max_sequences: int) -> None:
+        parameter = next(model.parameters())
+        self.device = parameter.device
+        self.dtype = parameter.dtype
+        self.identity = identity
+        self.store = CacheStore(max_sequences, identity.max_context, self.dtype, self.device)
+        self.shape = Shape()
+        self.linear_rows = RowRange()
+        # "exact" once a self-check has passed.
+        self.numerics = "fast"
+        self._layout: Layout | None = None
+        self._model: Any = model.eval()
+        # transformers looks attention up by name; each instance has its own, bound to its cache.
+        name = f"paceline-{next(_instances)}"
+        ALL_ATTENTION_FUNCTIONS.register(name, self._attention)
+        self._model.config._attn_implementation = name
+        self.linears: list[CanonicalLinear] = make_canonical(model, self.linear_rows)
+
+    @property
+    def name(self) -> str:
+        return self.identity.name
+
+    @property
+    def vocab_size(self) -> int:
+        """Without padding: the tokenizer's."""
+        return self.identity.vocab_size
+
+    @property
+    def max_context(self) -> int:
+        return self.identity.max_context
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        return self.identity.eos_token_ids
+
+    @property
+    def model_fingerprint(self) -> str:
+        return self.identity.model_fingerprint
+
+    @property
+    def tokenizer_fingerprint(self) -> str:
+        return self.identity.tokenizer_fingerprint
+
+    def new_cache(self) -> SequenceCache:
+        """An empty cache for one sequence. Raises CapacityError."""
+        return self.store.acquire()
+
+    @torch.inference_mode()
+    def forward(self, rows: Sequence[Rows]) -> Tensor:
+        """Logits [sum of num_logits, at least vocab_size], in the order of `rows`.
+
+        At most one `Rows` per sequence; caches grow by the tokens given.
+        """
+        token_ids: list[int] = []
+        positions: list[int] = []
+        wanted: list[int] = []
+        segments: list[tuple[int, int, int]] = []
+        for segment in rows:
+            length, count = segment.cache.length, len(segment.token_ids)
+            assert count > 0 and length + count <= self.store.max_context
+            segments.append((segment.cache.slot, length, count))
+            token_ids += segment.token_ids
+            positions += range(length, length + count)
+            wanted += range(len(token_ids) - segment.num_logits, len(token_ids))
+        self._layout = lay_out(
+            segments,
+            max_context=self.store.max_context,
+            shape=self.shape,
+            device=self.device,
+        )
+        output = self._model(
+            input_ids=torch.tensor([token_ids], device=self.device),
+            position_ids=torch.tensor([positions], device=self.device),
+            use_cache=False,
+            # With nothing wanted the head still runs, on one row.
+            logits_to_keep=torch.tensor(wanted or [0], device=self.device),
+        )
+        for segment in rows:
+            segment.cache.length += len(segment.token_ids)
+        logits: Tensor = output.logits[0]
+        return logits if wanted else logits[:0]
+
+    def _attention(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        scaling: float | None = None,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, None]:
+        """What transformers calls instead of its own attention."""
+        if softcap is not None:
+            raise ValueError("attention with soft-capped scores is not supported")
+        assert self._layout is not None
+        layer: Any = module.layer_idx
+        return (
+            attend(
+                self.store,
+                layer,
+                self._layout,
+                query,
+                key,
+                value,
+                scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
+                window=sliding_window,
+            ),
+            None,
+        )
