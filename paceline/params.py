@@ -123,11 +123,11 @@ def violations(
                 f"exceeds the context of {max_context}",
             )
         )
-    if len(generated) > max(params.max_tokens - 1, 0):
+    if len(generated) > params.max_tokens:
         found.append(
             Violation(
                 "generated_token_ids",
-                f"{len(generated)} tokens leave none of max_tokens {params.max_tokens} to generate",
+                f"{len(generated)} tokens are more than max_tokens {params.max_tokens}",
             )
         )
     if params.min_tokens < 0 or params.min_tokens > params.max_tokens:

@@ -37,8 +37,8 @@ class _Call:
     num_keys: int
     positions: Tensor  # int64 [size, num_rows], of each query
     gather: Tensor  # int64 [size * num_rows], flattened row of each query; padding repeats row 0
+    rows: Tensor  # int64 [rows of this call], their flattened rows, ascending
     scatter: Tensor  # int64 [rows of this call], the query that answers each
-    rows: Tensor  # int64 [rows of this call], their flattened rows
     masks: dict[tuple[int, int | None], Tensor] = field(default_factory=dict)
 
     def mask(self, num_groups: int, window: int | None, dtype: torch.dtype) -> Tensor:
@@ -112,15 +112,14 @@ def _call(entries: list[tuple[int, int, int, int]], shape: Shape, device: torch.
     num_keys = -(-num_keys // shape.key_multiple) * shape.key_multiple
     gather = [0] * (size * num_rows)
     positions = [0] * (size * num_rows)
-    scatter: list[int] = []
-    flat_rows: list[int] = []
+    answers: list[tuple[int, int]] = []  # (flattened row, query)
     for slot, length, rows, first_row in entries:
         base = (slot - first_slot) * num_rows
         for index in range(num_rows):
             gather[base + index] = first_row + min(index, rows - 1)
             positions[base + index] = length + min(index, rows - 1)
-        scatter += range(base, base + rows)
-        flat_rows += range(first_row, first_row + rows)
+        answers += ((first_row + index, base + index) for index in range(rows))
+    answers.sort()
     return _Call(
         first_slot=first_slot,
         size=size,
@@ -128,8 +127,8 @@ def _call(entries: list[tuple[int, int, int, int]], shape: Shape, device: torch.
         num_keys=num_keys,
         positions=torch.tensor(positions, device=device).view(size, num_rows),
         gather=torch.tensor(gather, device=device),
-        scatter=torch.tensor(scatter, device=device),
-        rows=torch.tensor(flat_rows, device=device),
+        scatter=torch.tensor([query for _, query in answers], device=device),
+        rows=torch.tensor([row for row, _ in answers], device=device),
     )
 
 

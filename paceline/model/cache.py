@@ -5,6 +5,8 @@ number. Memory is reserved, not touched: a slot costs what its longest sequence 
 blocks of `BLOCK_TOKENS`. Knows no model: layers appear when they are first written.
 """
 
+import math
+import mmap
 from dataclasses import dataclass
 
 import torch
@@ -66,6 +68,7 @@ class CacheStore:
         self._free.append(slot)
         self._free.sort(reverse=True)
 
+    @torch.inference_mode()
     def erase(self, slot: int) -> None:
         for keys, values in self._layers.values():
             keys[slot].zero_()
@@ -92,15 +95,19 @@ class CacheStore:
     ) -> tuple[Tensor, Tensor]:
         """Stores rows and returns all of the layer: [num_slots, max_context, heads, dim] each."""
         if layer not in self._layers:
-            shape = (self.num_slots, self.max_context, *keys.shape[1:])
-            # Zeros, not empty: a masked row has weight 0, and 0 * NaN is NaN.
+            shape = (self.num_slots, self.max_context)
             self._layers[layer] = (
-                torch.zeros(shape, dtype=self._dtype, device=self._device),
-                torch.zeros(
-                    (*shape[:2], *values.shape[1:]), dtype=self._dtype, device=self._device
-                ),
+                self._zeros((*shape, *keys.shape[1:])),
+                self._zeros((*shape, *values.shape[1:])),
             )
         stored_keys, stored_values = self._layers[layer]
         stored_keys.flatten(0, 1).index_copy_(0, rows, keys)
         stored_values.flatten(0, 1).index_copy_(0, rows, values)
         return stored_keys, stored_values
+
+    def _zeros(self, shape: tuple[int, ...]) -> Tensor:
+        """Zeros, since a masked row has weight 0 and 0 * NaN is NaN; pages appear when touched."""
+        if self._device.type != "cpu":
+            return torch.zeros(shape, dtype=self._dtype, device=self._device)
+        pages = mmap.mmap(-1, math.prod(shape) * self._dtype.itemsize)
+        return torch.frombuffer(pages, dtype=self._dtype).view(shape)

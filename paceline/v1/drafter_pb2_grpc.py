@@ -37,9 +37,13 @@ class DrafterServiceStub:
     3. The drafter sends `blocks` at any time. It does not wait for commits: it drafts on, assuming
     that its tokens stand, up to max_draft_tokens beyond the last commit it knows. That number is
     the credit: nothing beyond it is ever in flight. A block continues where the last one ended.
+    An empty block says that there is nothing to propose until the next commit: the verifier then
+    does not wait for one.
     4. A commit with the drafter's current epoch agrees with all it drafted so far: it goes on. A
-    commit with a higher epoch does not: the drafter rolls back to the commit's end and drafts
-    from there. Blocks of an older epoch that are still under way are dropped by the verifier.
+    commit with a higher epoch does not, as far as the verifier knows: blocks of the older epoch
+    that are still under way will be dropped. The drafter compares the commit with its own draft,
+    rolls back to where they part, and sends what stands beyond the commit's end, and goes on
+    from there, in the new epoch.
     5. A drafter that cannot follow a sequence (context full, commit out of step) names it in
     `blocks.lost` and forgets it. The verifier may attach it again with a new epoch.
     6. The verifier sends `end` and half-closes; the drafter frees everything and returns OK.
@@ -75,9 +79,13 @@ class DrafterServiceServicer:
     3. The drafter sends `blocks` at any time. It does not wait for commits: it drafts on, assuming
     that its tokens stand, up to max_draft_tokens beyond the last commit it knows. That number is
     the credit: nothing beyond it is ever in flight. A block continues where the last one ended.
+    An empty block says that there is nothing to propose until the next commit: the verifier then
+    does not wait for one.
     4. A commit with the drafter's current epoch agrees with all it drafted so far: it goes on. A
-    commit with a higher epoch does not: the drafter rolls back to the commit's end and drafts
-    from there. Blocks of an older epoch that are still under way are dropped by the verifier.
+    commit with a higher epoch does not, as far as the verifier knows: blocks of the older epoch
+    that are still under way will be dropped. The drafter compares the commit with its own draft,
+    rolls back to where they part, and sends what stands beyond the commit's end, and goes on
+    from there, in the new epoch.
     5. A drafter that cannot follow a sequence (context full, commit out of step) names it in
     `blocks.lost` and forgets it. The verifier may attach it again with a new epoch.
     6. The verifier sends `end` and half-closes; the drafter frees everything and returns OK.
@@ -122,9 +130,13 @@ class DrafterService:
     3. The drafter sends `blocks` at any time. It does not wait for commits: it drafts on, assuming
     that its tokens stand, up to max_draft_tokens beyond the last commit it knows. That number is
     the credit: nothing beyond it is ever in flight. A block continues where the last one ended.
+    An empty block says that there is nothing to propose until the next commit: the verifier then
+    does not wait for one.
     4. A commit with the drafter's current epoch agrees with all it drafted so far: it goes on. A
-    commit with a higher epoch does not: the drafter rolls back to the commit's end and drafts
-    from there. Blocks of an older epoch that are still under way are dropped by the verifier.
+    commit with a higher epoch does not, as far as the verifier knows: blocks of the older epoch
+    that are still under way will be dropped. The drafter compares the commit with its own draft,
+    rolls back to where they part, and sends what stands beyond the commit's end, and goes on
+    from there, in the new epoch.
     5. A drafter that cannot follow a sequence (context full, commit out of step) names it in
     `blocks.lost` and forgets it. The verifier may attach it again with a new epoch.
     6. The verifier sends `end` and half-closes; the drafter frees everything and returns OK.

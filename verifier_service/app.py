@@ -1,0 +1,87 @@
+"""Wires the verifier service together: model, engine, drafters, server."""
+
+import asyncio
+import logging
+
+import torch
+
+from paceline import telemetry
+from paceline.model.load import LoadError, load_model, tokenizer_files
+from paceline.model.numerics import NotExact
+from paceline.server import INTERNAL_MESSAGE_BYTES, Service, refuse_exposure, run
+from paceline.v1 import verifier_pb2_grpc
+from verifier_service.config import VerifierSettings
+from verifier_service.drafters import DrafterPool
+from verifier_service.engine import Engine
+from verifier_service.links import Update
+from verifier_service.sequence import Event, Sink
+from verifier_service.servicer import VerifierServicer
+
+log = logging.getLogger(__name__)
+
+
+def main(settings: VerifierSettings) -> None:
+    refuse_exposure(settings.host, settings.insecure)
+    torch.set_num_threads(settings.threads)
+    run(_serve(settings))
+
+
+async def _serve(settings: VerifierSettings) -> None:
+    loop = asyncio.get_running_loop()
+    service = Service(
+        "paceline.v1.VerifierService",
+        host=settings.host,
+        port=settings.port,
+        drain_s=settings.drain_s,
+        message_bytes=INTERNAL_MESSAGE_BYTES,
+        with_reflection=settings.reflection,
+    )
+    try:
+        model = await asyncio.to_thread(
+            load_model,
+            settings.model,
+            dtype=settings.dtype,
+            max_sequences=settings.max_sequences,
+            max_context=settings.max_context,
+            numerics=settings.numerics,
+            device=settings.device,
+        )
+    except (LoadError, NotExact) as error:
+        raise SystemExit(f"verifier_service: {error}") from None
+    provider = telemetry.set_up("paceline-verifier")
+
+    def deliver(events: list[tuple[Sink, Event]]) -> None:
+        loop.call_soon_threadsafe(_hand_out, events)
+
+    def send_updates(updates: dict[int, list[Update]]) -> None:
+        loop.call_soon_threadsafe(pool.dispatch, updates)
+
+    engine = Engine(model, settings, deliver, send_updates)
+    pool = DrafterPool(settings.drafter, model, engine, settings.max_draft_tokens)
+    servicer = VerifierServicer(
+        engine,
+        pool,
+        settings,
+        tokenizer_files(settings.model),
+        provider,
+        service.draining.is_set,
+    )
+    verifier_pb2_grpc.add_VerifierServiceServicer_to_server(servicer, service.server)  # type: ignore[no-untyped-call]
+
+    async def drained() -> None:
+        while servicer.num_live:
+            await asyncio.sleep(0.02)
+
+    engine.start()
+    address = await service.start()
+    await service.set_serving()
+    print(f"READY verifier {address}", flush=True)
+    await service.serve_until_signal(drained)
+    await asyncio.to_thread(engine.stop)
+    await pool.close()
+    await asyncio.to_thread(provider.shutdown)
+
+
+def _hand_out(events: list[tuple[Sink, Event]]) -> None:
+    for sink, event in events:
+        sink(event)

@@ -1,0 +1,203 @@
+"""One sequence at the verifier: its tokens, where it stands, and when it ends.
+
+Knows no messages, threads or batches. Tokens are chosen by paceline.sampling; what is here decides
+which of them are delivered.
+"""
+
+import hashlib
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from opentelemetry.trace import SpanContext
+
+from paceline.model.cache import SequenceCache
+from paceline.params import SamplingParams, Speculation
+from paceline.rounds import (
+    FinishReason,
+    PlainReason,
+    PrefillReport,
+    RoundReport,
+    SpeculationTotals,
+    TokenSource,
+)
+from paceline.sampling import SamplingState
+from verifier_service.mailbox import Mailbox
+from verifier_service.pacing import Pacing
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A checked request."""
+
+    prompt: Sequence[int]
+    generated: Sequence[int]
+    params: SamplingParams
+    seed: int
+    speculation: Speculation = Speculation.AUTO
+    max_draft_tokens: int = 0
+    # Seconds left for the answer when the request came in; None: no limit.
+    timeout_s: float | None = None
+    trace: SpanContext | None = None
+    workload: str = ""
+    tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Raw log-probabilities at one delivered token."""
+
+    logprob: float
+    top_token_ids: Sequence[int]
+    top_logprobs: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class TokensEvent:
+    """What one round delivered."""
+
+    start_index: int
+    token_ids: Sequence[int]
+    sources: Sequence[TokenSource]
+    logprobs: Sequence[TokenLogprob]
+    round: RoundReport
+    prefill: PrefillReport | None
+
+
+@dataclass(frozen=True, slots=True)
+class FinalEvent:
+    """The answer is complete."""
+
+    finish_reason: FinishReason
+    stop_token_id: int | None
+    num_cached_tokens: int
+    num_output_tokens: int
+    totals: SpeculationTotals
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FailedEvent:
+    """The answer cannot be completed; `kind` is mapped to a status at the wire."""
+
+    kind: str
+    message: str
+
+
+Event = TokensEvent | FinalEvent | FailedEvent
+Sink = Callable[[Event], None]
+
+_numbers = itertools.count(1)
+
+
+@dataclass(eq=False)
+class VerifierSequence:
+    """A sequence from admission to its final event. Owned by the engine's thread."""
+
+    request: Request
+    state: SamplingState
+    mailbox: Mailbox
+    sink: Sink
+    admitted_ns: int  # monotonic
+    admitted_unix_ns: int
+    number: int = field(default_factory=lambda: next(_numbers))
+    pacing: Pacing = field(default_factory=Pacing)
+    totals: SpeculationTotals = field(default_factory=SpeculationTotals)
+    cache: SequenceCache | None = None
+    # Prompt and delivered tokens.
+    token_ids: list[int] = field(default_factory=list)
+    # Which drafter link it is attached to.
+    link: int | None = None
+    may_attach: bool = True
+    retry_attach_ns: int = 0
+    # When the drafter was told of each of the last epochs, until it answers.
+    commit_ns: dict[int, int] = field(default_factory=dict)
+    awaits_draft: bool = False
+    prefill_started_ns: int = 0
+    prefill: PrefillReport | None = None
+    # Output tokens the client is ready to take; None: no bound.
+    credit: int | None = None
+    cancelled: bool = False
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.request.params
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens whose KV entries are missing; one while decoding."""
+        return len(self.token_ids) - (self.cache.length if self.cache else 0)
+
+    @property
+    def is_paused(self) -> bool:
+        return self.credit is not None and self.credit <= 0
+
+    @property
+    def draft_limit(self) -> int:
+        """The longest block that still makes sense: the token after it must fit as well."""
+        left = self.params.max_tokens - len(self.state.output)
+        return max(0, min(self.request.max_draft_tokens, left - 1))
+
+    def note_commit(self) -> None:
+        """The drafter is being told of the mailbox's epoch now."""
+        self.commit_ns[self.mailbox.epoch] = time.monotonic_ns()
+        if len(self.commit_ns) > 8:
+            del self.commit_ns[next(iter(self.commit_ns))]
+
+    @property
+    def round_number(self) -> int:
+        """Of the round to come."""
+        return self.totals.num_rounds + 1
+
+
+def delivered(
+    output_before: int,
+    token_ids: Sequence[int],
+    params: SamplingParams,
+    eos_token_ids: frozenset[int],
+) -> tuple[int, FinishReason, int | None]:
+    """(tokens to deliver, finish reason, the stop token id): token by token inside a block.
+
+    What follows the first end-of-sequence or stop token, or the max_tokens-th token, is cut off;
+    a stop within the budget wins over its end (rule S6).
+    """
+    for index, token_id in enumerate(token_ids):
+        ends = token_id in params.stop_token_ids
+        ends = ends or (token_id in eos_token_ids and not params.ignore_eos)
+        if ends:
+            return index + 1, FinishReason.STOP, token_id
+        if output_before + index + 1 == params.max_tokens:
+            return index + 1, FinishReason.LENGTH, None
+    return len(token_ids), FinishReason.UNSPECIFIED, None
+
+
+def sources_of(
+    num_delivered: int, num_accepted: int, num_drafted: int, draft_sources: Sequence[TokenSource]
+) -> list[TokenSource]:
+    """Provenance of a round's delivered tokens."""
+    if not num_drafted:
+        last = TokenSource.PLAIN
+    else:
+        last = TokenSource.BONUS if num_accepted == num_drafted else TokenSource.RECOVERED
+    return [*draft_sources[:num_accepted], last][:num_delivered]
+
+
+def plain_reason(
+    sequence: VerifierSequence, *, limit: int, available: int, any_link: bool
+) -> PlainReason:
+    """Why the coming round has no draft block."""
+    if sequence.request.speculation is Speculation.OFF:
+        return PlainReason.SPECULATION_OFF
+    if limit == 0:
+        return PlainReason.NO_ROOM
+    if sequence.pacing.is_paused:
+        return PlainReason.BUDGET
+    if available:
+        return PlainReason.NOT_WORTH
+    return PlainReason.NO_DRAFT if any_link else PlainReason.NO_DRAFTER
+
+
+def digest(token_ids: Sequence[int]) -> bytes:
+    """SHA-256 over the ids as little-endian 32-bit integers."""
+    return hashlib.sha256(b"".join(i.to_bytes(4, "little") for i in token_ids)).digest()
