@@ -1,0 +1,130 @@
+"""Real service processes for tests: started on free ports, killed at will, never left behind."""
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+START_TIMEOUT_S = 120
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Process:
+    """`python -m service`, up when its READY line is read."""
+
+    def __init__(self, service: str, *flags: str, env: dict[str, str] | None = None) -> None:
+        self.log: list[str] = []
+        self._ready: queue.Queue[str | None] = queue.Queue()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", service, *flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | (env or {}),
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.log.append(line.rstrip())
+            if line.startswith("READY "):
+                self._ready.put(line.split()[2])
+        self._ready.put(None)
+
+    def address(self) -> str:
+        address = self._ready.get(timeout=START_TIMEOUT_S)
+        assert address is not None, "did not start:\n" + "\n".join(self.log[-20:])
+        return address
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=30)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.kill()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+class Stack:
+    """A verifier and a gateway, and a place for one drafter at a time."""
+
+    def __init__(
+        self, model: str, *, env: dict[str, str] | None = None, **settings: object
+    ) -> None:
+        self.model, self.env = model, env
+        self.drafter_port = free_port()
+        self.drafter: Process | None = None
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+        self.verifier = Process(
+            "verifier_service",
+            "--port=0",
+            f"--model={model}",
+            f"--drafter=127.0.0.1:{self.drafter_port}",
+            *flags,
+            env=env,
+        )
+        self.gateway: Process | None = None
+
+    def open(self) -> None:
+        self.verifier_address = self.verifier.address()
+        self.gateway = Process(
+            "gateway", "--port=0", f"--verifier={self.verifier_address}", env=self.env
+        )
+        self.gateway_address = self.gateway.address()
+
+    def start_drafter(self, kind: str, *flags: str) -> None:
+        self.stop_drafter()
+        self.drafter = Process(
+            "drafter_service",
+            f"--port={self.drafter_port}",
+            f"--drafter={kind}",
+            *flags,
+            env=self.env,
+        )
+        self.drafter.address()
+
+    def stop_drafter(self) -> None:
+        if self.drafter is not None:
+            self.drafter.close()
+            self.drafter = None
+
+    def close(self) -> None:
+        for process in (self.drafter, self.gateway, self.verifier):
+            if process is not None:
+                process.close()
+
+
+@contextlib.contextmanager
+def stack(model: str, *, env: dict[str, str] | None = None, **settings: object) -> Iterator[Stack]:
+    opened = Stack(model, env=env, **settings)
+    try:
+        opened.open()
+        yield opened
+    finally:
+        opened.close()
+
+
+def wait_until(condition, timeout_s: float = 20.0, what: str = "") -> None:
+    """Polls until it holds. Fails after the timeout."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"did not happen in {timeout_s} s: {what}"
+        time.sleep(0.02)
