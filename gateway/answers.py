@@ -1,0 +1,220 @@
+"""One answer: from a request, through a verifier's stream, to text, tokens and totals.
+
+Knows no messages and no sessions. All that it counts is what it delivered.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+import grpc
+from opentelemetry.trace import SpanContext
+
+from gateway.answer_text import AnswerText, Piece
+from gateway.rounds import RoundHub, cut_round
+from gateway.sequences import Final, Open, ServedModel, Tokens
+from gateway.sessions import fit
+from gateway.tally import Tally
+from gateway.text import Text
+from gateway.traces import AnswerTrace, Traces
+from gateway.verifiers import Verifiers
+from paceline.events import ChatMessage, Delta, Event, Finished, Request, Started
+from paceline.params import FieldError
+from paceline.rounds import FinishReason
+from paceline.server import Refusal
+
+log = logging.getLogger(__name__)
+
+SEED_BITS = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """When and from whom a request came, and the time its caller gives it, if limited."""
+
+    unix_nanos: int
+    monotonic_s: float
+    remaining_s: float | None = None
+    parent: SpanContext | None = None
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.monotonic_s
+
+
+class Answers:
+    """Makes answers."""
+
+    def __init__(self, verifiers: Verifiers, traces: Traces, hub: RoundHub) -> None:
+        self._verifiers = verifiers
+        self._traces = traces
+        self._hub = hub
+
+    async def stream(
+        self,
+        request: Request,
+        arrival: Arrival,
+        *,
+        session_id: str = "",
+        drop_old_turns: bool = False,
+    ) -> AsyncGenerator[Event, None]:
+        """`Started`, a `Delta` per round, perhaps one with the text held back, and `Finished`.
+
+        `drop_old_turns` leaves out the oldest turns of a conversation that no longer fits. Close
+        the iterator to give up: the verifier stops, too. Raises Refusal or FieldError.
+        """
+        answer_id = secrets.token_hex(16)
+        trace = self._traces.begin(
+            request,
+            answer_id=answer_id,
+            model=request.model or self._verifiers.default_model(),
+            session_id=session_id,
+            parent=arrival.parent,
+            start_unix_nanos=arrival.unix_nanos,
+        )
+        outcome = "CANCELLED"
+        try:
+            with self._hub.running(answer_id):
+                events = self._answer(request, arrival, answer_id, trace, drop_old_turns)
+                async with contextlib.aclosing(events):
+                    async for event in events:
+                        if isinstance(event, Finished):
+                            outcome = ""
+                        yield event
+        except FieldError:
+            outcome = grpc.StatusCode.INVALID_ARGUMENT.name
+            raise
+        except Refusal as refusal:
+            outcome = refusal.code.name
+            raise
+        except Exception:
+            outcome = grpc.StatusCode.INTERNAL.name
+            raise
+        finally:
+            trace.end(outcome)
+
+    async def _answer(
+        self,
+        request: Request,
+        arrival: Arrival,
+        answer_id: str,
+        trace: AnswerTrace,
+        drop_old_turns: bool,
+    ) -> AsyncGenerator[Event, None]:
+        verifier, model, text = self._verifiers.place(request.model)
+        max_prompt_tokens = model.max_context - request.params.max_tokens
+        # Encoding a long prompt takes a second; the loop must not stand still.
+        prompt = await asyncio.to_thread(
+            prompt_ids, text, request.prompt, max_prompt_tokens if drop_old_turns else None
+        )
+        seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
+        trace.set_seed(seed)
+        traceparent, tracestate = trace.headers()
+        opening = Open(
+            token_ids=prompt,
+            params=request.params,
+            seed=seed,
+            draft=request.draft,
+            timeout_ms=time_left_ms(request.timeout_ms, arrival),
+            traceparent=traceparent,
+            tracestate=tracestate,
+            request_id=request.request_id,
+            workload=request.workload,
+        )
+        started: Started | None = Started(answer_id, model.name, seed, len(prompt), trace.trace_id)
+        answer_text = AnswerText(text.detokeniser(), request.stop, stop_ids(request, model))
+        tally = Tally(len(prompt))
+        reason, stop = FinishReason.UNSPECIFIED, ""
+        async with contextlib.aclosing(verifier.generate(opening)) as items:
+            async for item in items:
+                # Only now has the verifier taken the request: a refusal comes before any answer.
+                if started:
+                    yield started
+                    started = None
+                if isinstance(item, Final):
+                    if item.digest != tally.digest():
+                        raise Refusal(
+                            grpc.StatusCode.DATA_LOSS, "the answer differs from what was generated"
+                        )
+                    reason, piece = item.finish_reason, answer_text.flush()
+                    delta = Delta(piece.text, (), (), None, None)
+                else:
+                    piece = answer_text.push(item.token_ids)
+                    delta = delivered(item, piece)
+                    if delta.prefill:
+                        trace.record_prefill(delta.prefill)
+                    if delta.round:
+                        trace.record_round(delta.round)
+                        self._hub.publish(answer_id, request.workload, delta.round)
+                    tally.add(delta, arrival.elapsed_s)
+                if delta.token_ids or delta.text:
+                    yield delta
+                if piece.stop:
+                    reason, stop = FinishReason.STOP, piece.stop
+                    break
+        finished = tally.finished(reason, stop, arrival.elapsed_s)
+        trace.finish(model.name, finished)
+        log.info(
+            "answer %s: %d tokens in %d rounds, %.0f ms, %s",
+            answer_id,
+            finished.num_completion_tokens,
+            finished.totals.num_rounds,
+            finished.duration_us / 1000,
+            finished.finish_reason.label,
+        )
+        yield finished
+
+
+def prompt_ids(
+    text: Text,
+    prompt: str | Sequence[ChatMessage] | Sequence[int],
+    max_tokens: int | None,
+) -> list[int]:
+    """The prompt as token ids; with `max_tokens`, of a conversation's last turns that fit."""
+    if isinstance(prompt, str):
+        return text.encode_text(prompt)
+    messages = [part for part in prompt if isinstance(part, ChatMessage)]
+    if not messages:
+        return [part for part in prompt if isinstance(part, int)]
+    if max_tokens is None:
+        return text.encode_chat(messages)
+    return fit(messages, text.encode_chat, max_tokens)
+
+
+def stop_ids(request: Request, model: ServedModel) -> frozenset[int]:
+    """The ids that end this answer and have no text in it."""
+    listed = frozenset(request.params.stop_token_ids)
+    return listed if request.params.ignore_eos else listed | model.eos_token_ids
+
+
+def delivered(tokens: Tokens, piece: Piece) -> Delta:
+    """What the client gets of a round: no token after the one that completed a stop string."""
+    num_tokens = piece.num_tokens
+    return Delta(
+        text=piece.text,
+        token_ids=tokens.token_ids[:num_tokens],
+        sources=tokens.sources[:num_tokens],
+        logprobs=tokens.logprobs[:num_tokens],
+        round=cut_round(tokens.round, num_tokens) if tokens.round else None,
+        prefill=tokens.prefill,
+    )
+
+
+def time_left_ms(timeout_ms: int, arrival: Arrival) -> int:
+    """Milliseconds left of the request's timeout and the call's deadline; 0 when there is none.
+
+    Raises DEADLINE_EXCEEDED when nothing is left.
+    """
+    limits_s = [timeout_ms / 1000] if timeout_ms else []
+    if arrival.remaining_s is not None:
+        limits_s.append(arrival.remaining_s)
+    if not limits_s:
+        return 0
+    left_ms = int((min(limits_s) - arrival.elapsed_s) * 1000)
+    if left_ms < 1:
+        raise Refusal(grpc.StatusCode.DEADLINE_EXCEEDED, "no time was left to begin the answer")
+    return min(left_ms, 2**32 - 1)

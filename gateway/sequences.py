@@ -1,0 +1,68 @@
+"""A sequence as the gateway sees it: what opens one at a verifier and what comes back.
+
+Values only; knows no messages.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.events import DraftPolicy, TokenLogprobs
+from paceline.params import SamplingParams
+from paceline.rounds import (
+    FinishReason,
+    PrefillReport,
+    RoundReport,
+    TokenSource,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What a verifier serves."""
+
+    name: str
+    model_fingerprint: str
+    tokenizer_fingerprint: str
+    vocab_size: int
+    max_context: int
+    eos_token_ids: frozenset[int]
+    max_draft_tokens: int
+    numerics: str
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """One sequence to generate; with generated_token_ids, one that began elsewhere."""
+
+    token_ids: Sequence[int]
+    params: SamplingParams
+    seed: int
+    draft: DraftPolicy
+    generated_token_ids: Sequence[int] = ()
+    # 0: none set.
+    timeout_ms: int = 0
+    traceparent: str = ""
+    tracestate: str = ""
+    request_id: str = ""
+    workload: str = ""
+    tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What one round gave. `start_index` counts output tokens."""
+
+    start_index: int
+    token_ids: Sequence[int]
+    sources: Sequence[TokenSource]
+    logprobs: Sequence[TokenLogprobs]
+    round: RoundReport | None
+    prefill: PrefillReport | None
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """The end of a sequence that ran to its end."""
+
+    finish_reason: FinishReason
+    digest: bytes
