@@ -3,6 +3,7 @@
 Reads messages as they are, without judging them: `paceline.params.violations` and the mailbox do.
 """
 
+import itertools
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -176,3 +177,14 @@ def totals_to_pb(totals: SpeculationTotals) -> pb.SpeculationTotals:
         num_accepted=totals.num_accepted,
         accepted_by_position=totals.accepted_by_position,
     )
+
+
+def distribution_to_pb(token_ids: Sequence[int], weights: Sequence[int]) -> pb.TokenDistribution:
+    """Ascending ids and their weights."""
+    deltas = [after - before for before, after in zip((0, *token_ids), token_ids, strict=False)]
+    return pb.TokenDistribution(id_deltas=deltas, weights=weights)
+
+
+def distribution_from_pb(message: pb.TokenDistribution) -> tuple[list[int], list[int]]:
+    """(ascending ids, weights), as they came: the receiver checks them."""
+    return list(itertools.accumulate(message.id_deltas)), list(message.weights)

@@ -19,6 +19,7 @@ from paceline.noise import Purpose, bits, exponentials, token_offsets, uniform
 # Entries of a draft distribution, and what its weights add up to about. 2^13 keeps nearly every
 # weight of a 64-entry distribution in one or two bytes on the wire.
 MAX_ENTRIES = 64
+MAX_ENTRIES_ACCEPTED = 256
 TOTAL_WEIGHT = 1 << 13
 # Below this the residual is rounding error: p and q are equal there.
 _NO_RESIDUAL = 1e-12
@@ -35,6 +36,19 @@ class DraftDistribution:
     def probs(self) -> Tensor:
         """float64 [num_entries]."""
         return self.weights.double() / self.weights.sum().double()
+
+
+def checked(
+    token_ids: Sequence[int], weights: Sequence[int], vocab_size: int
+) -> DraftDistribution | None:
+    """What a drafter sent, or None when it is no distribution over the vocabulary."""
+    if not 0 < len(token_ids) == len(weights) <= MAX_ENTRIES_ACCEPTED:
+        return None
+    ids = torch.tensor(list(token_ids), dtype=torch.int64)
+    values = torch.tensor(list(weights), dtype=torch.int64)
+    ascending = bool((ids.diff() > 0).all()) and int(ids[0]) >= 0 and int(ids[-1]) < vocab_size
+    in_range = int(values.min()) >= 1 and int(values.max()) < 1 << 31
+    return DraftDistribution(ids, values) if ascending and in_range else None
 
 
 def one_hot(token_id: int) -> DraftDistribution:

@@ -3,8 +3,9 @@
 This module is what lossless means here. COUPLED (design.md 3): the token at a position is
 argmax over y of log p(y) - log E_y, with E_y exponential noise that is a pure function of the seed
 and the position. That is an exact sample from p (the exponential race), it does not depend on any
-draft, and verifying a draft token is comparing it (Daliri, Musco, Suresh, arXiv 2408.07978). An
-empty block is plain decoding, on the same path. Knows nothing of models, messages or services.
+draft, and verifying a draft token is comparing it (Daliri, Musco, Suresh, arXiv 2408.07978).
+REJECTION is in paceline.rejection. In both an empty block is plain decoding, on the same path.
+Knows nothing of models, messages or services.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +15,8 @@ import torch
 from torch import Tensor
 
 from paceline.noise import Purpose, exponentials, token_offsets
-from paceline.params import BANNED, SamplingParams
+from paceline.params import BANNED, SamplingMode, SamplingParams
+from paceline.rejection import DraftDistribution, one_hot, verify_block
 
 NEG_INF = float("-inf")
 # top_p needs the likeliest tokens in order; nearly always these are enough, else all are sorted.
@@ -179,6 +181,20 @@ class Chooser:
             raise NothingLeft("the constraints exclude every token")
         return token_id
 
+    def probs(self, logits: Tensor, state: SamplingState) -> Tensor:
+        """p at the next position: float64 [vocab_size]. Raises NotFinite or NothingLeft."""
+        scores = state.scores(logits[: self.vocab_size])
+        if state.params.temperature == 0.0:
+            certain = torch.zeros(self.vocab_size, dtype=torch.float64, device=scores.device)
+            certain[self.choose(logits, state)] = 1.0
+            return certain
+        best = float(scores.max())
+        if best != best or best == float("inf"):
+            raise NotFinite("the target model's logits are not finite")
+        if best == NEG_INF:
+            raise NothingLeft("the constraints exclude every token")
+        return torch.softmax(scores.double(), -1)
+
     def _race_of_few(self, scores: Tensor, state: SamplingState) -> tuple[int, float]:
         # `> -inf` is false for NaN, which must not be lost among the filtered.
         ids = torch.nonzero(~(scores <= NEG_INF)).squeeze(-1)
@@ -203,13 +219,18 @@ def verify(
     logits: Tensor,  # [num_draft_tokens + 1, vocab_size]: row i follows draft token i - 1
     draft_token_ids: Sequence[int],
     state: SamplingState,
+    distributions: Sequence[DraftDistribution] = (),
 ) -> Verdict:
     """Verify a draft block, empty for plain decoding; `state` moves on by the tokens chosen.
 
-    Row i is used only if every draft token before it was accepted, so the tokens are those that
-    plain decoding would choose, whatever the block. Raises as `Chooser.choose` does, with `state`
-    at the token that failed.
+    `distributions` are what the draft tokens were sampled from, for REJECTION; without them every
+    token counts as certain, which is exact for whatever was proposed before the coins were known.
+    Raises as `Chooser.choose` does, with `state` at the token that failed.
     """
+    if state.params.mode is SamplingMode.REJECTION:
+        return _verify_rejection(chooser, logits, draft_token_ids, state, distributions)
+    # A row is used only if every draft token before it was accepted: the tokens are those that
+    # plain decoding would choose, whatever the block.
     for index, draft_token_id in enumerate(draft_token_ids):
         token_id = chooser.choose(logits[index], state)
         state.append(token_id)
@@ -218,6 +239,33 @@ def verify(
     num_draft_tokens = len(draft_token_ids)
     state.append(chooser.choose(logits[num_draft_tokens], state))
     return Verdict(state.output[-num_draft_tokens - 1 :], num_draft_tokens, num_draft_tokens)
+
+
+def _verify_rejection(
+    chooser: Chooser,
+    logits: Tensor,
+    draft_token_ids: Sequence[int],
+    state: SamplingState,
+    distributions: Sequence[DraftDistribution],
+) -> Verdict:
+    base, count = state.position, len(draft_token_ids)
+    rows = [chooser.probs(logits[0], state)]
+    for index, token_id in enumerate(draft_token_ids, start=1):
+        # Penalties at a position see the draft tokens before it.
+        state.append(token_id)
+        rows.append(chooser.probs(logits[index], state))
+    state.pop(count)
+    block = verify_block(
+        torch.stack(rows),
+        draft_token_ids,
+        distributions or [one_hot(token_id) for token_id in draft_token_ids],
+        state.seed,
+        base,
+    )
+    token_ids = [*draft_token_ids[: block.num_accepted], block.next_token_id]
+    for token_id in token_ids:
+        state.append(token_id)
+    return Verdict(token_ids, block.num_accepted, min(block.num_accepted + 1, count))
 
 
 def logprobs(

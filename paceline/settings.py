@@ -7,12 +7,13 @@ import os
 import sys
 from typing import Any, ClassVar, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     YamlConfigSettingsSource,
 )
 
@@ -36,6 +37,15 @@ class ServiceSettings(BaseSettings):
     log_level: str = Field("info", description="debug, info, warning or error")
     config: str | None = Field(None, description="YAML file with any of these settings")
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _split_lists(cls, value: Any, info: ValidationInfo) -> Any:
+        """A list in the environment is words with commas between them."""
+        name = info.field_name or ""
+        if isinstance(value, str) and cls.model_fields[name].annotation == list[str]:
+            return [word.strip() for word in value.split(",") if word.strip()]
+        return value
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -57,6 +67,7 @@ class ServiceSettings(BaseSettings):
                 extra="forbid",
                 frozen=True,
                 env_prefix=cls.env_prefix,
+                enable_decoding=False,
                 cli_prog_name=f"python -m {cls.program}",
                 cli_kebab_case=True,
                 cli_implicit_flags=True,
@@ -83,6 +94,9 @@ class ServiceSettings(BaseSettings):
             for problem in error.errors():
                 name = ".".join(str(part) for part in problem["loc"])
                 print(f"{cls.program}: {name}: {problem['msg']}", file=sys.stderr)
+            raise SystemExit(2) from None
+        except SettingsError as error:
+            print(f"{cls.program}: {error}", file=sys.stderr)
             raise SystemExit(2) from None
         return cls(**loaded.model_dump())
 

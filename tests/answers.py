@@ -7,9 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.client import GatewayClient
-from paceline.events import ChatMessage, Delta, DraftPolicy, Finished, Request, Started
+from paceline.events import (
+    ChatMessage,
+    Delta,
+    DraftPolicy,
+    Finished,
+    Request,
+    Started,
+    TokenLogprobs,
+)
 from paceline.params import SamplingParams, Speculation
-from paceline.rounds import RoundReport
+from paceline.rounds import RoundReport, TokenSource
 
 PROMPTS = Path(__file__).parents[1] / "benchmarks" / "prompts.jsonl"
 
@@ -18,6 +26,8 @@ PROMPTS = Path(__file__).parents[1] / "benchmarks" / "prompts.jsonl"
 class Answer:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
+    sources: list[TokenSource] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
     rounds: list[RoundReport] = field(default_factory=list)
     started: Started | None = None
     finished: Finished | None = None
@@ -64,6 +74,8 @@ async def ask(
         elif isinstance(event, Delta):
             answer.text += event.text
             answer.token_ids += event.token_ids
+            answer.sources += event.sources
+            answer.logprobs += event.logprobs
             if event.round is not None:
                 answer.rounds.append(event.round)
             if on_delta is not None:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 import grpc
 
 from paceline import telemetry
-from paceline.codec import params_to_pb, sources_from_pb
+from paceline.codec import distribution_from_pb, params_to_pb, sources_from_pb
 from paceline.model.engine import LanguageModel
+from paceline.rejection import checked
 from paceline.server import open_channel
 from paceline.v1 import drafter_pb2 as pb
 from paceline.v1 import drafter_pb2_grpc, tokens_pb2
@@ -75,7 +76,7 @@ class DrafterPool:
             vocab_size=model.vocab_size,
             max_context=model.max_context,
             max_draft_tokens=max_draft_tokens,
-            modes=[tokens_pb2.SAMPLING_MODE_COUPLED],
+            modes=[tokens_pb2.SAMPLING_MODE_COUPLED, tokens_pb2.SAMPLING_MODE_REJECTION],
         )
         self._tasks = [asyncio.create_task(self._keep_connected(link)) for link in self.links]
 
@@ -221,7 +222,9 @@ class DrafterPool:
                 message = response.blocks
                 if message.blocks:
                     link.num_blocks += len(message.blocks)
-                    blocks = [block_from_pb(block) for block in message.blocks]
+                    blocks = [
+                        block_from_pb(block, self._hello.vocab_size) for block in message.blocks
+                    ]
                     self._engine.blocks_arrived(link.number, blocks, on_receipts)
                 if message.lost:
                     context = pb.LostSequence.REASON_CONTEXT
@@ -238,7 +241,7 @@ class DrafterPool:
         link.strikes += malformed
 
 
-def block_from_pb(message: tokens_pb2.DraftBlock) -> Block:
+def block_from_pb(message: tokens_pb2.DraftBlock, vocab_size: int) -> Block:
     return Block(
         sequence=message.sequence,
         epoch=message.epoch,
@@ -246,6 +249,10 @@ def block_from_pb(message: tokens_pb2.DraftBlock) -> Block:
         token_ids=list(message.token_ids),
         sources=sources_from_pb(message.sources, len(message.token_ids)),
         draft_us=message.draft_us,
+        distributions=[
+            checked(*distribution_from_pb(distribution), vocab_size)
+            for distribution in message.distributions
+        ],
     )
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from paceline.model.cache import CapacityError
 from paceline.model.engine import LanguageModel, Rows
-from paceline.params import Speculation
+from paceline.params import SamplingMode, Speculation
 from paceline.rounds import (
     FinishReason,
     PlainReason,
@@ -143,7 +143,12 @@ class Engine:
         sequence = VerifierSequence(
             request=request,
             state=state,
-            mailbox=Mailbox(len(token_ids), self.model.vocab_size, request.max_draft_tokens),
+            mailbox=Mailbox(
+                len(token_ids),
+                self.model.vocab_size,
+                request.max_draft_tokens,
+                request.seed if request.params.mode is SamplingMode.REJECTION else None,
+            ),
             sink=sink,
             admitted_ns=time.monotonic_ns(),
             admitted_unix_ns=time.time_ns(),
@@ -470,7 +475,9 @@ class Engine:
             any_link=sequence.link is not None,
         )
         try:
-            verdict = verify(self._chooser, logits, draft.token_ids, sequence.state)
+            verdict = verify(
+                self._chooser, logits, draft.token_ids, sequence.state, draft.distributions
+            )
         except NotFinite as error:
             self._fail(sequence, "not_finite", f"{error}; retry", poisoned=True)
             return None

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from paceline.rejection import DraftDistribution, draw
 from paceline.rounds import TokenSource
 
 
@@ -22,6 +23,8 @@ class Block:
     token_ids: Sequence[int]
     sources: Sequence[TokenSource]
     draft_us: int = 0
+    # What the tokens were sampled from, one per token or none at all; None in it is malformed.
+    distributions: Sequence[DraftDistribution | None] = ()
 
 
 class Receipt(Enum):
@@ -49,18 +52,29 @@ class Draft:
     token_ids: Sequence[int] = ()
     sources: Sequence[TokenSource] = ()
     draft_us: int = 0
+    # One per token, or empty: then every token counts as certain.
+    distributions: Sequence[DraftDistribution] = ()
 
 
 class Mailbox:
-    """Draft tokens beyond the committed `position`, all of the current epoch."""
+    """Draft tokens beyond the committed `position`, all of the current epoch.
 
-    def __init__(self, position: int, vocab_size: int, max_draft_tokens: int) -> None:
+    With a `seed`, draft tokens must be the ones that their distributions and the noise give.
+    """
+
+    def __init__(
+        self, position: int, vocab_size: int, max_draft_tokens: int, seed: int | None = None
+    ) -> None:
         self.position = position
         self.epoch = 0
         self._vocab_size = vocab_size
         self._max_draft_tokens = max_draft_tokens
+        self._seed = seed
+        # Where the present epoch began: the base of the drafter's draws.
+        self._epoch_position = position
         self._token_ids: list[int] = []
         self._sources: list[TokenSource] = []
+        self._distributions: list[DraftDistribution] = []
         self._draft_us = 0
         # The drafter has said that it has nothing for this commit.
         self.is_empty_handed = False
@@ -70,12 +84,14 @@ class Mailbox:
 
     def restart(self) -> None:
         """A new epoch from the committed position, as for an attach."""
-        self._clear()
-        self.epoch += 1
+        self._open_epoch()
 
-    def _clear(self) -> None:
+    def _open_epoch(self) -> None:
+        self.epoch += 1
+        self._epoch_position = self.position
         self._token_ids.clear()
         self._sources.clear()
+        self._distributions.clear()
         self._draft_us = 0
         self.is_empty_handed = False
 
@@ -92,9 +108,12 @@ class Mailbox:
             return Receipt.MALFORMED
         if len(block.sources) != len(block.token_ids):
             return Receipt.MALFORMED
+        if not self._is_honest(block):
+            return Receipt.MALFORMED
         self.is_empty_handed = not block.token_ids
         self._token_ids += block.token_ids
         self._sources += block.sources
+        self._distributions += [d for d in block.distributions if d is not None]
         self._draft_us += block.draft_us
         return Receipt.KEPT
 
@@ -102,7 +121,31 @@ class Mailbox:
         """The first `limit` draft tokens. They stay until a commit."""
         if limit <= 0 or not self._token_ids:
             return Draft()
-        return Draft(self._token_ids[:limit], self._sources[:limit], self._draft_us)
+        return Draft(
+            self._token_ids[:limit],
+            self._sources[:limit],
+            self._draft_us,
+            self._distributions[:limit],
+        )
+
+    def _is_honest(self, block: Block) -> bool:
+        """Distributions come for all tokens or for none of an epoch, and replay to the tokens."""
+        has_any = bool(block.distributions)
+        if self._seed is None or not block.token_ids:
+            return not has_any
+        if has_any != bool(self._distributions) and self._token_ids:
+            return False
+        if not has_any:
+            return True
+        if len(block.distributions) != len(block.token_ids):
+            return False
+        return all(
+            distribution is not None
+            and draw(distribution, self._seed, self._epoch_position, position) == token_id
+            for position, (token_id, distribution) in enumerate(
+                zip(block.token_ids, block.distributions, strict=True), block.base_position
+            )
+        )
 
     def commit(self, token_ids: Sequence[int]) -> Commit:
         """Move on by committed tokens; a new epoch if they are not what the drafter sent."""
@@ -114,10 +157,10 @@ class Mailbox:
         base_position = self.position
         self.position += len(token_ids)
         if num_agreed == len(token_ids):
-            del self._token_ids[:num_agreed], self._sources[:num_agreed]
+            for stream in (self._token_ids, self._sources, self._distributions):
+                del stream[:num_agreed]
             self._draft_us = 0
             self.is_empty_handed = False
         else:
-            self._clear()
-            self.epoch += 1
+            self._open_epoch()
         return Commit(self.epoch, base_position, num_agreed, token_ids[num_agreed:])

@@ -16,7 +16,7 @@ from paceline.codec import (
     totals_to_pb,
 )
 from paceline.model.engine import LanguageModel
-from paceline.params import SamplingMode, Speculation, Violation, violations
+from paceline.params import Speculation, Violation, violations
 from paceline.rounds import RoundReport
 from paceline.server import Refusal, refusals
 from paceline.v1 import tokens_pb2, verifier_pb2_grpc
@@ -126,8 +126,6 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
             vocab_size=self._model.vocab_size,
             max_context=self._model.max_context,
         )
-        if params.mode is SamplingMode.REJECTION:
-            found.append(Violation("params.mode", "this verifier offers COUPLED only"))
         speculation = speculation_from_pb(message.draft)
         if found:
             raise Refusal.invalid(found)
