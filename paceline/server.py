@@ -149,6 +149,8 @@ def channel_options(message_bytes: int) -> list[tuple[str, int]]:
         ("grpc.max_reconnect_backoff_ms", 1_000),
         ("grpc.enable_retries", 0),
         ("grpc.use_local_subchannel_pool", 1),
+        # An http_proxy variable is for the web: with it, even loopback would go to the proxy.
+        ("grpc.enable_http_proxy", 0),
         ("grpc.max_receive_message_length", message_bytes),
         ("grpc.max_send_message_length", message_bytes),
     ]

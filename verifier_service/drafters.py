@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 PROTOCOL_VERSION = 1
 _HANDSHAKE_S = 10.0
-_BACKOFF_S = (0.1, 1.0)
+_BACKOFF_S = (0.1, 0.5)
 _REFUSED_S = 30.0
 _MAX_STRIKES = 3
 _BREAKER_S = (1.0, 30.0)

