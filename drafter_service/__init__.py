@@ -1,0 +1,1 @@
+"""The drafter: proposes tokens for the verifier's sequences and decides none."""
