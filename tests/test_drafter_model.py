@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from drafter_fakes import attach, commit, serving
+from drafter_fakes import Verifier, attach, commit, serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -17,9 +17,11 @@ from drafter_service.drafter import NoRoomError
 from drafter_service.model import ModelDrafter
 from drafter_service.state import DraftState, open_state
 from drafter_service.updates import Attach, Commit, Limits
+from paceline.codec import distribution_from_pb, params_to_pb
 from paceline.model.cache import CapacityError
 from paceline.model.engine import Rows
-from paceline.params import SamplingParams
+from paceline.params import SamplingMode, SamplingParams
+from paceline.rejection import checked, draw
 from paceline.rounds import TokenSource
 from paceline.sampling import Chooser, SamplingState
 
@@ -293,3 +295,35 @@ async def test_a_served_model_sends_each_token_as_it_comes() -> None:
         assert block.base_position == 5
         expected = plain_decoding([1, 2, *token_ids[:2], 5], 1, SamplingParams())
         assert list(block.token_ids) == expected
+
+
+async def test_under_rejection_each_token_replays_from_the_distribution_sent_with_it() -> None:
+    """What the verifier checks before it believes a distribution."""
+    params = SamplingParams(mode=SamplingMode.REJECTION, top_k=6, logit_bias=BANS)
+    async with (
+        serving(model_drafter(TableModel())) as served,
+        served.verifier(vocab_size=VOCAB_SIZE, tokenizer_fingerprint="t") as verifier,
+    ):
+        start = attach(1, [1, 2], seed=7, num_prompt_tokens=1, params=params_to_pb(params))
+        await verifier.update(attaches=[start])
+        await replay(verifier, epoch=1, run_start=2, position=2, count=4)
+        await verifier.update(commits=[commit(1, 2, num_agreed=2)])
+        await replay(verifier, epoch=1, run_start=2, position=6, count=2)
+        # A rejection after the first of them: the draws start anew behind the recovered token.
+        await verifier.update(commits=[commit(1, 4, epoch=2, num_agreed=1, token_ids=[3])])
+        await replay(verifier, epoch=2, run_start=6, position=6, count=4)
+
+
+async def replay(
+    verifier: Verifier, *, epoch: int, run_start: int, position: int, count: int
+) -> None:
+    end = position + count
+    while position < end:
+        for block in await verifier.blocks():
+            assert (block.epoch, block.base_position) == (epoch, position)
+            for token_id, message in zip(block.token_ids, block.distributions, strict=True):
+                distribution = checked(*distribution_from_pb(message), VOCAB_SIZE)
+                assert distribution is not None
+                assert 1 < len(distribution.token_ids) <= 6
+                assert draw(distribution, 7, run_start, position) == token_id
+                position += 1

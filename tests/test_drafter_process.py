@@ -21,19 +21,22 @@ async def test_it_says_ready_serves_and_exits_with_0_on_sigterm(kind: str) -> No
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdout is not None
-        ready = process.stdout.readline().split()
-        assert ready[:2] == ["READY", "drafter"]
-        async with grpc.aio.insecure_channel(ready[2]) as channel:
-            verifier = Verifier(channel)
-            await verifier.send(hello=hello())
-            assert (await verifier.receive()).welcome.drafter
-            await verifier.update(attaches=[attach(1, [1, 2, 1, 2])])
-            assert await verifier.blocks()
-            process.send_signal(signal.SIGTERM)
-            assert (await verifier.receive()).WhichOneof("response") == "drain"
-            await verifier.send(end=pb.EndOfStream())
-        rest, errors = process.communicate(timeout=10)
+        try:
+            assert process.stdout is not None
+            ready = process.stdout.readline().split()
+            assert ready[:2] == ["READY", "drafter"]
+            async with grpc.aio.insecure_channel(ready[2]) as channel:
+                verifier = Verifier(channel)
+                await verifier.send(hello=hello())
+                assert (await verifier.receive()).welcome.drafter
+                await verifier.update(attaches=[attach(1, [1, 2, 1, 2])])
+                assert await verifier.blocks()
+                process.send_signal(signal.SIGTERM)
+                assert (await verifier.receive()).WhichOneof("response") == "drain"
+                await verifier.send(end=pb.EndOfStream())
+            rest, errors = process.communicate(timeout=10)
+        finally:
+            process.kill()
     assert process.returncode == 0
     assert rest == ""
     assert "Traceback" not in errors

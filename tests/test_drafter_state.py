@@ -380,3 +380,25 @@ def test_a_draft_that_ran_out_is_no_empty_hand() -> None:
     assert send(state)
     state.rest()
     assert send(state) is None
+
+
+def test_under_rejection_an_agreeing_commit_goes_on_with_the_run_of_draws() -> None:
+    state = attached([1], params=SamplingParams(mode=SamplingMode.REJECTION))
+    state.extend([2, 3, 4])
+    send(state)
+    state.commit(commit(1, 2, []))
+    assert (state.token_ids, state.run_start) == ([1, 2, 3, 4], 1)
+    state.commit(commit(3, 0, [9], epoch=2))
+    assert state.run_start == 4
+
+
+def test_a_block_carries_what_its_own_tokens_were_sampled_from() -> None:
+    state = attached([1])
+    state.extend([2, 3])
+    send(state)
+    state.extend([4, 5])
+    block = state.take_block(
+        TokenSource.RANDOM, 0, lambda start, end: [([i], [1]) for i in range(start, end)]
+    )
+    assert block is not None
+    assert block.distributions == [([3], [1]), ([4], [1])]
