@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paceline.noise import Purpose, bits, exponentials, token_offsets, uniform
+from paceline.noise import Purpose, bits, uniform
+from paceline.races import exponentials, token_offsets
 
 # Entries of a draft distribution, and what its weights add up to about. 2^13 keeps nearly every
 # weight of a 64-entry distribution in one or two bytes on the wire.

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paceline.noise import Purpose, exponentials, token_offsets
+from paceline.noise import Purpose
 from paceline.params import BANNED, SamplingMode, SamplingParams
+from paceline.races import exponentials, token_offsets
 from paceline.rejection import DraftDistribution, one_hot, verify_block
 
 NEG_INF = float("-inf")

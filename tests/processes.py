@@ -11,6 +11,10 @@ import threading
 import time
 from collections.abc import Iterator
 
+import grpc
+
+from paceline.v1 import verifier_pb2, verifier_pb2_grpc
+
 START_TIMEOUT_S = 120
 
 
@@ -105,6 +109,11 @@ class Stack:
         if self.drafter is not None:
             self.drafter.close()
             self.drafter = None
+
+    def status(self) -> verifier_pb2.GetStatusResponse:
+        with grpc.insecure_channel(self.verifier_address) as channel:
+            stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+            return stub.GetStatus(verifier_pb2.GetStatusRequest())
 
     def close(self) -> None:
         for process in (self.drafter, self.gateway, self.verifier):

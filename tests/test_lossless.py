@@ -64,15 +64,7 @@ def check(opened, kind, flags, prompts, max_tokens, plain):
 
 
 def wait_for_drafter(opened):
-    def drafts():
-        request = {
-            "prompt": [65, 66, 67, 68] * 6,
-            "params": SamplingParams(temperature=0.0, max_tokens=24),
-            "speculation": Speculation.FIXED,
-        }
-        return asyncio.run(ask_all(opened.gateway_address, [request]))[0].num_drafted > 0
-
-    wait_until(drafts, 40.0, "a round with a draft block")
+    wait_until(lambda: opened.status().drafters[0].state == "ready", 40.0, "drafter ready")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from scipy import stats
 
-from paceline import noise
+from paceline import noise, races
 from paceline.noise import Purpose
 
 PROTO = Path(__file__).parents[1] / "protos" / "paceline" / "v1" / "tokens.proto"
@@ -23,10 +23,10 @@ def test_the_vectors_in_the_proto_hold():
 
 
 def test_tensors_and_integers_agree_for_extreme_keys():
-    offsets = noise.token_offsets(1000)
+    offsets = races.token_offsets(1000)
     for seed in (0, 1, 2**63, 2**64 - 1):
         for position in (0, 8191, 2**31):
-            drawn = noise.exponentials(seed, Purpose.CHOOSE, position, offsets)
+            drawn = races.exponentials(seed, Purpose.CHOOSE, position, offsets)
             for token_id in (0, 1, 999):
                 u = noise.uniform(seed, Purpose.CHOOSE, position, token_id)
                 expected = -torch.tensor(u, dtype=torch.float64).log()
@@ -34,10 +34,10 @@ def test_tensors_and_integers_agree_for_extreme_keys():
 
 
 def test_uniforms_are_uniform_and_neighbours_are_independent():
-    offsets = noise.token_offsets(50_000)
-    first = torch.exp(-noise.exponentials(5, Purpose.CHOOSE, 10, offsets)).numpy()
-    second = torch.exp(-noise.exponentials(5, Purpose.CHOOSE, 11, offsets)).numpy()
-    other = torch.exp(-noise.exponentials(6, Purpose.CHOOSE, 10, offsets)).numpy()
+    offsets = races.token_offsets(50_000)
+    first = torch.exp(-races.exponentials(5, Purpose.CHOOSE, 10, offsets)).numpy()
+    second = torch.exp(-races.exponentials(5, Purpose.CHOOSE, 11, offsets)).numpy()
+    other = torch.exp(-races.exponentials(6, Purpose.CHOOSE, 10, offsets)).numpy()
     assert stats.kstest(first, "uniform").pvalue > 1e-3
     for neighbour in (second, other, first[1:]):
         size = len(neighbour)

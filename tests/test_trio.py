@@ -15,9 +15,8 @@ from paceline.client import GatewayClient
 from paceline.events import ChatMessage
 from paceline.params import SamplingParams, Speculation
 from paceline.rounds import PlainReason, SpeculationTotals, TokenSource
-from paceline.server import Refusal, open_channel
+from paceline.server import Refusal
 from paceline.telemetry import round_span_id
-from paceline.v1 import verifier_pb2, verifier_pb2_grpc
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
 QUESTION = [ChatMessage("user", "Say something, and say it again and again.")]
@@ -40,17 +39,8 @@ def tiny(tmp_path_factory, sink):
         yield opened
 
 
-def status(opened) -> verifier_pb2.GetStatusResponse:
-    async def call():
-        async with open_channel(opened.verifier_address) as channel:
-            stub = verifier_pb2_grpc.VerifierServiceStub(channel)
-            return await stub.GetStatus(verifier_pb2.GetStatusRequest())
-
-    return asyncio.run(call())
-
-
 def is_idle(opened) -> bool:
-    now = status(opened)
+    now = opened.status()
     busy = now.num_running + now.num_waiting + now.kv_blocks_used
     return busy + sum(drafter.num_sequences for drafter in now.drafters) == 0
 
@@ -64,7 +54,7 @@ def answer(opened, prompt=QUESTION, params=GREEDY, **how):
 
 
 def ready(opened) -> bool:
-    return status(opened).drafters[0].state == "ready"
+    return opened.status().drafters[0].state == "ready"
 
 
 def test_two_hundred_cancels_at_random_moments_leave_nothing_behind(tiny):
@@ -286,8 +276,8 @@ def test_a_draft_model_with_another_tokenizer_is_refused_and_answers_go_on(tmp_p
     other.save(str(draft / "tokenizer.json"))
     with stack(target, dtype="float32", threads=1) as opened:
         opened.start_drafter("model", "--model", str(draft), "--dtype", "float32")
-        wait_until(lambda: status(opened).drafters[0].state == "refused", what="refusal")
-        detail = status(opened).drafters[0].detail
+        wait_until(lambda: opened.status().drafters[0].state == "refused", what="refusal")
+        detail = opened.status().drafters[0].detail
         given = answer(opened)
     assert len(set(re.findall(r"\b[0-9a-f]{64}\b", detail))) == 2
     assert len(given.token_ids) == 60

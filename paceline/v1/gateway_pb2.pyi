@@ -29,7 +29,7 @@ class TokenIds(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("chat", "text", "token_ids", "params", "stop", "seed", "draft", "model", "request_id", "workload", "timeout_ms")
+    __slots__ = ("chat", "text", "token_ids", "params", "stop", "seed", "draft", "model", "request_id", "workload", "timeout_ms", "n")
     CHAT_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +41,7 @@ class GenerateRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     WORKLOAD_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
     chat: ChatMessages
     text: str
     token_ids: TokenIds
@@ -52,17 +53,20 @@ class GenerateRequest(_message.Message):
     request_id: str
     workload: str
     timeout_ms: int
-    def __init__(self, chat: _Optional[_Union[ChatMessages, _Mapping]] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., params: _Optional[_Union[_tokens_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., seed: _Optional[int] = ..., draft: _Optional[_Union[_tokens_pb2.DraftPolicy, _Mapping]] = ..., model: _Optional[str] = ..., request_id: _Optional[str] = ..., workload: _Optional[str] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    n: int
+    def __init__(self, chat: _Optional[_Union[ChatMessages, _Mapping]] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., params: _Optional[_Union[_tokens_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., seed: _Optional[int] = ..., draft: _Optional[_Union[_tokens_pb2.DraftPolicy, _Mapping]] = ..., model: _Optional[str] = ..., request_id: _Optional[str] = ..., workload: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., n: _Optional[int] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("started", "delta", "finished")
+    __slots__ = ("started", "delta", "finished", "index")
     STARTED_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
     started: Started
     delta: Delta
     finished: Finished
-    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
+    index: int
+    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., index: _Optional[int] = ...) -> None: ...
 
 class Started(_message.Message):
     __slots__ = ("id", "model", "seed", "num_prompt_tokens", "trace_id")
