@@ -39,10 +39,12 @@ class _Call:
     gather: Tensor  # int64 [size * num_rows], flattened row of each query; padding repeats row 0
     rows: Tensor  # int64 [rows of this call], their flattened rows, ascending
     scatter: Tensor  # int64 [rows of this call], the query that answers each
+    # Every slot is in use with num_rows rows, in the order of the flattened rows.
+    is_dense: bool
     masks: dict[tuple[int, int | None], Tensor] = field(default_factory=dict)
 
     def mask(self, num_groups: int, window: int | None, dtype: torch.dtype) -> Tensor:
-        """Additive, [size, 1, num_rows * num_groups, num_keys]."""
+        """Additive, [size, 1, num_groups * num_rows, num_keys]."""
         key = (num_groups, window)
         if key not in self.masks:
             queries = self.positions.unsqueeze(-1)  # [size, num_rows, 1]
@@ -52,7 +54,7 @@ class _Call:
                 hidden = hidden | (keys <= queries - window)
             mask = torch.zeros(hidden.shape, dtype=dtype, device=queries.device)
             mask.masked_fill_(hidden, float("-inf"))
-            self.masks[key] = mask.repeat_interleave(num_groups, 1).unsqueeze(1)
+            self.masks[key] = mask.repeat(1, num_groups, 1).unsqueeze(1)
         return self.masks[key]
 
 
@@ -80,8 +82,8 @@ def lay_out(
         (shared if num_rows <= _SHARED_ROWS else alone).append(entry)
         start = slot * max_context + length
         cache_rows += range(start, start + num_rows)
-    calls = [_call([entry], shape, device) for entry in alone]
-    calls += [_call(group, shape, device) for group in _neighbours(shared)]
+    groups = [[entry] for entry in alone] + _neighbours(shared)
+    calls = [_call(group, len(cache_rows), shape, device) for group in groups]
     return Layout(torch.tensor(cache_rows, device=device), calls)
 
 
@@ -104,7 +106,12 @@ def _neighbours(
     return groups
 
 
-def _call(entries: list[tuple[int, int, int, int]], shape: Shape, device: torch.device) -> _Call:
+def _call(
+    entries: list[tuple[int, int, int, int]],
+    total_rows: int,
+    shape: Shape,
+    device: torch.device,
+) -> _Call:
     first_slot = entries[0][0]
     size = entries[-1][0] - first_slot + 1
     num_rows = max(shape.min_query_rows, *(rows for _, _, rows, _ in entries), 1)
@@ -119,6 +126,7 @@ def _call(entries: list[tuple[int, int, int, int]], shape: Shape, device: torch.
             gather[base + index] = first_row + min(index, rows - 1)
             positions[base + index] = length + min(index, rows - 1)
         answers += ((first_row + index, base + index) for index in range(rows))
+    is_dense = answers == [(row, row) for row in range(total_rows)] and total_rows == len(gather)
     answers.sort()
     return _Call(
         first_slot=first_slot,
@@ -128,6 +136,7 @@ def _call(entries: list[tuple[int, int, int, int]], shape: Shape, device: torch.
         positions=torch.tensor(positions, device=device).view(size, num_rows),
         gather=torch.tensor(gather, device=device),
         scatter=torch.tensor([query for _, query in answers], device=device),
+        is_dense=is_dense,
         rows=torch.tensor([row for row, _ in answers], device=device),
     )
 
@@ -147,15 +156,16 @@ def attend(
     keys, values = store.write(
         layer, layout.cache_rows, key[0].transpose(0, 1), value[0].transpose(0, 1)
     )
-    queries = query[0].transpose(0, 1)  # [num_rows, num_heads, head_dim]
-    num_heads, head_dim = queries.shape[1:]
+    num_heads, _, head_dim = query.shape[1:]
     num_kv_heads = keys.shape[2]
     num_groups = num_heads // num_kv_heads
     outputs = []
     for call in layout.calls:
-        q = queries.index_select(0, call.gather)
-        q = q.view(call.size, call.num_rows, num_kv_heads, num_groups, head_dim)
-        q = q.transpose(1, 2).reshape(call.size, num_kv_heads, -1, head_dim)
+        # Query heads that share a key head become rows of it: [group, row].
+        q = query[0] if call.is_dense else query[0].index_select(1, call.gather)
+        if call.size > 1:
+            q = q.view(num_heads, call.size, call.num_rows, head_dim).transpose(0, 1)
+        q = q.reshape(call.size, num_kv_heads, num_groups * call.num_rows, head_dim)
         slots = slice(call.first_slot, call.first_slot + call.size)
         out = F.scaled_dot_product_attention(
             q,
@@ -163,13 +173,12 @@ def attend(
             values[slots, : call.num_keys].transpose(1, 2),
             attn_mask=call.mask(num_groups, window, q.dtype),
             scale=scaling,
-        )  # [size, num_kv_heads, num_rows * num_groups, value_dim]
-        out = out.view(call.size, num_kv_heads, call.num_rows, num_groups, -1)
-        out = out.transpose(1, 2).reshape(call.size * call.num_rows, num_heads, -1)
-        outputs.append(out.index_select(0, call.scatter))
+        )  # [size, num_kv_heads, num_groups * num_rows, value_dim]
+        out = out.reshape(call.size, num_heads, call.num_rows, -1).transpose(1, 2)
+        out = out.reshape(call.size * call.num_rows, num_heads, -1)
+        outputs.append(out if call.is_dense else out.index_select(0, call.scatter))
     if len(outputs) == 1:
         return outputs[0].unsqueeze(0)
-    result = torch.empty_like(torch.cat(outputs))
-    for call, out in zip(layout.calls, outputs, strict=True):
-        result.index_copy_(0, call.rows, out)
-    return result.unsqueeze(0)
+    result = torch.cat(outputs)
+    order = torch.cat([call.rows for call in layout.calls])
+    return torch.empty_like(result).index_copy_(0, order, result).unsqueeze(0)

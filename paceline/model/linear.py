@@ -34,13 +34,11 @@ class CanonicalLinear(nn.Module):
         self._call = _packed(weight, bias) or (lambda x: F.linear(x, weight, bias))
 
     def forward(self, x: Tensor) -> Tensor:
-        flat = x.reshape(-1, self.in_features)
-        num_rows = flat.shape[0]
+        num_rows = x.numel() // self.in_features
         if self._rows.minimum <= num_rows <= self._rows.maximum:
-            y = self._call(flat)
-        else:
-            chunks = torch.split(flat, self._rows.maximum)
-            y = torch.cat([self._padded(chunk) for chunk in chunks])
+            return self._call(x)
+        flat = x.reshape(-1, self.in_features)
+        y = torch.cat([self._padded(chunk) for chunk in torch.split(flat, self._rows.maximum)])
         return y.view(*x.shape[:-1], self.out_features)
 
     def _padded(self, x: Tensor) -> Tensor:
