@@ -445,7 +445,12 @@ def test_compare_fails_when_a_speculative_answer_differs(paceline: Any, fake: Fa
 
 def test_compare_takes_prompts_from_a_file(paceline: Any, fake: FakeGateway, tmp_path: Path):
     file = tmp_path / "own.jsonl"
-    file.write_text('{"prompt": "Hello", "workload": "chat", "system": "Be kind."}\n\n')
+    messages = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Hello"},
+    ]
+    line = {"id": "x-01", "category": "chat", "messages": messages, "max_tokens": 9}
+    file.write_text(json.dumps(line) + "\n\n")
     done = paceline("compare", "--prompts", str(file), "--pairs", "1", "--json")
     assert json.loads(done.stdout)["prompts"][0]["prompt"] == "1 chat"
     assert [m.content for m in fake.requests[0].chat.messages] == ["Be kind.", "Hello"]
@@ -456,9 +461,9 @@ def test_compare_takes_prompts_from_a_file(paceline: Any, fake: FakeGateway, tmp
     ("line", "complaint"),
     [
         ("{", "not JSON"),
-        ('{"text": "x"}', "an object with a prompt"),
-        ('{"prompt": "x", "temperature": 1}', "unknown field temperature"),
-        ('{"prompt": "x", "workload": 3}', "every field is text"),
+        ('{"text": "x"}', "an object with a list of messages"),
+        ('{"messages": [{"role": "user"}]}', "every message needs a role and a content"),
+        ('{"messages": [{"role": "user", "content": "x"}], "category": 3}', "category is not text"),
         ("", "holds no prompts"),
     ],
 )

@@ -1,7 +1,9 @@
 """Wires the verifier service together: model, engine, drafters, server."""
 
 import asyncio
+import functools
 import logging
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -36,16 +38,20 @@ async def _serve(settings: VerifierSettings) -> None:
         message_bytes=INTERNAL_MESSAGE_BYTES,
         with_reflection=settings.reflection,
     )
+    # One thread for all of torch, loading included: libgomp gives every thread that computes a pool
+    # of its own, and spins hardly at all once the pools have more threads than there are cores.
+    model_thread = ThreadPoolExecutor(1, "model")
+    load = functools.partial(
+        load_model,
+        settings.model,
+        dtype=settings.dtype,
+        max_sequences=settings.max_sequences,
+        max_context=settings.max_context,
+        numerics=settings.numerics,
+        device=settings.device,
+    )
     try:
-        model = await asyncio.to_thread(
-            load_model,
-            settings.model,
-            dtype=settings.dtype,
-            max_sequences=settings.max_sequences,
-            max_context=settings.max_context,
-            numerics=settings.numerics,
-            device=settings.device,
-        )
+        model = await loop.run_in_executor(model_thread, load)
     except (LoadError, NotExact) as error:
         raise SystemExit(f"verifier_service: {error}") from None
     provider = telemetry.set_up("paceline-verifier")
@@ -72,7 +78,7 @@ async def _serve(settings: VerifierSettings) -> None:
         while servicer.num_live:
             await asyncio.sleep(0.02)
 
-    engine.start()
+    engine.start(model_thread)
     address = await service.start()
     await service.set_serving()
     print(f"READY verifier {address}", flush=True)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -115,17 +116,19 @@ class Engine:
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._finished: Future[None] | None = None
 
     # From any thread.
 
-    def start(self) -> None:
-        self._thread.start()
+    def start(self, model_thread: Executor) -> None:
+        """Runs on the one thread that loaded the model, until `stop`."""
+        self._finished = model_thread.submit(self._run)
 
     def stop(self) -> None:
-        """Fails what still runs and ends the thread."""
+        """Fails what still runs and waits for the engine's end."""
         self._tell(self._begin_stop)
-        self._thread.join()
+        if self._finished is not None:
+            self._finished.result()
 
     def submit(self, request: Request, sink: Sink) -> VerifierSequence:
         """Queue a checked request; events go to `sink` through `deliver`. Raises QueueFull."""

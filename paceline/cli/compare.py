@@ -16,7 +16,7 @@ from paceline.cli.answer import Answer
 from paceline.cli.comparison import Pair, Row, pooled
 from paceline.cli.prompts import BUILT_IN, BadPrompts, Prompt, read_prompts
 from paceline.client import GatewayClient
-from paceline.events import ChatMessage, DraftPolicy, Request
+from paceline.events import DraftPolicy, Request
 from paceline.params import SamplingParams, Speculation
 
 EXIT_NOT_IDENTICAL = 1
@@ -28,7 +28,7 @@ def command(
         Path | None,
         typer.Option(
             metavar="FILE.jsonl",
-            help="Own prompts: objects with prompt and, optionally, workload and system.",
+            help="Own prompts: objects with messages and, optionally, a category.",
             show_default=False,
         ),
     ] = None,
@@ -83,9 +83,8 @@ def _label(number: int, prompt: Prompt) -> str:
 def _request(
     prompt: Prompt, temperature: float, max_tokens: int, seed: int, draft_tokens: int
 ) -> Request:
-    messages = [ChatMessage("system", prompt.system)] if prompt.system else []
     return Request(
-        prompt=[*messages, ChatMessage("user", prompt.text)],
+        prompt=prompt.messages,
         params=SamplingParams(temperature=temperature, max_tokens=max_tokens),
         seed=seed,
         draft=DraftPolicy(Speculation.AUTO, draft_tokens),

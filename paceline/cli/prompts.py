@@ -4,12 +4,13 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline.events import ChatMessage
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    text: str
+    messages: tuple[ChatMessage, ...]
     workload: str = ""
-    system: str = ""
 
 
 class BadPrompts(Exception):
@@ -35,19 +36,27 @@ _ORDERS = (
     "order 1043: 4 plates, not paid, not shipped\n"
 )
 
+
+def _question(text: str, workload: str) -> Prompt:
+    return Prompt((ChatMessage("user", text),), workload)
+
+
 # From texts that repeat their prompt, which lookups draft well, to texts that do not.
 BUILT_IN = (
-    Prompt(f"Summarise this notice in three sentences.\n\n{_NOTICE}", "summarisation"),
-    Prompt(f"Write this function again, with type hints and a docstring.\n\n{_CODE}", "coding"),
-    Prompt(f"Write these orders as a JSON list.\n\n{_ORDERS}", "extraction"),
-    Prompt("Explain to a child why the sky is blue and the evening sky is red.", "qa"),
-    Prompt("A customer's parcel arrived broken. Write a short, friendly reply.", "support"),
-    Prompt("Tell a short story about a lighthouse keeper who finds a map.", "writing"),
+    _question(f"Summarise this notice in three sentences.\n\n{_NOTICE}", "summarisation"),
+    _question(f"Write this function again, with type hints and a docstring.\n\n{_CODE}", "coding"),
+    _question(f"Write these orders as a JSON list.\n\n{_ORDERS}", "extraction"),
+    _question("Explain to a child why the sky is blue and the evening sky is red.", "qa"),
+    _question("A customer's parcel arrived broken. Write a short, friendly reply.", "support"),
+    _question("Tell a short story about a lighthouse keeper who finds a map.", "writing"),
 )
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """Lines such as {"prompt": "...", "workload": "coding", "system": "..."}; raises BadPrompts."""
+    """Lines such as {"messages": [{"role": "user", "content": "..."}], "category": "coding"}.
+
+    Other fields are for other tools. Raises BadPrompts.
+    """
     prompts = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -66,11 +75,15 @@ def _prompt(line: str, where: str) -> Prompt:
         given = json.loads(line)
     except json.JSONDecodeError as error:
         raise BadPrompts(f"{where}: not JSON ({error.msg})") from None
-    if not isinstance(given, dict) or not given.get("prompt"):
-        raise BadPrompts(f"{where}: an object with a prompt is needed")
-    unknown = given.keys() - {"prompt", "workload", "system"}
-    if unknown:
-        raise BadPrompts(f"{where}: unknown field {sorted(unknown)[0]}")
-    if not all(isinstance(value, str) for value in given.values()):
-        raise BadPrompts(f"{where}: every field is text")
-    return Prompt(given["prompt"], given.get("workload", ""), given.get("system", ""))
+    messages = given.get("messages") if isinstance(given, dict) else None
+    if not isinstance(messages, list) or not messages:
+        raise BadPrompts(f"{where}: an object with a list of messages is needed")
+    for message in messages:
+        if not isinstance(message, dict) or not all(
+            isinstance(message.get(name), str) for name in ("role", "content")
+        ):
+            raise BadPrompts(f"{where}: every message needs a role and a content, both text")
+    category = given.get("category", "")
+    if not isinstance(category, str):
+        raise BadPrompts(f"{where}: category is not text")
+    return Prompt(tuple(ChatMessage(m["role"], m["content"]) for m in messages), category)
