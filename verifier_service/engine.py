@@ -106,7 +106,6 @@ class Engine:
     totals: SpeculationTotals = field(default_factory=SpeculationTotals)
 
     def __post_init__(self) -> None:
-        self._chooser = Chooser(self.model.vocab_size, self.model.device)
         self._links = DraftLinks()
         self._step_time = StepTime()
         self._waiting: deque[VerifierSequence] = deque()
@@ -134,18 +133,9 @@ class Engine:
         """Queue a checked request; events go to `sink` through `deliver`. Raises QueueFull."""
         if len(self._waiting) >= self.settings.max_waiting + self.settings.max_sequences:
             raise QueueFull(f"{len(self._waiting)} requests are waiting")
-        state = SamplingState(
-            request.params,
-            request.seed,
-            request.prompt,
-            request.generated,
-            vocab_size=self.model.vocab_size,
-            end_token_ids=() if request.params.ignore_eos else self.model.eos_token_ids,
-        )
         token_ids = [*request.prompt, *request.generated]
         sequence = VerifierSequence(
             request=request,
-            state=state,
             mailbox=Mailbox(
                 len(token_ids),
                 self.model.vocab_size,
@@ -208,6 +198,7 @@ class Engine:
     # On the engine's thread.
 
     def _run(self) -> None:
+        self._chooser = Chooser(self.model.vocab_size, self.model.device)
         while not self._stopping:
             try:
                 self._read_inbox(block=not self._has_work())
@@ -233,10 +224,23 @@ class Engine:
                 self._wake.wait(1.0 if timeout_s is None else timeout_s)
             commands, self._inbox = self._inbox, deque()
         for command in commands:
-            command()
+            try:
+                command()
+            except Exception:
+                # One command is about one sequence or one link: the others go on.
+                log.exception("a command failed")
 
     def _enqueue(self, sequence: VerifierSequence) -> None:
         request = sequence.request
+        # Here, not in `submit`: a whole vocabulary's tensors belong on the model's thread (app.py).
+        sequence.state = SamplingState(
+            request.params,
+            request.seed,
+            request.prompt,
+            request.generated,
+            vocab_size=self.model.vocab_size,
+            end_token_ids=() if request.params.ignore_eos else self.model.eos_token_ids,
+        )
         generated = request.generated
         if generated:
             _, reason, stop_token_id = delivered(

@@ -96,7 +96,6 @@ class VerifierSequence:
     """A sequence from admission to its final event. Owned by the engine's thread."""
 
     request: Request
-    state: SamplingState
     mailbox: Mailbox
     sink: Sink
     admitted_ns: int  # monotonic
@@ -104,6 +103,8 @@ class VerifierSequence:
     number: int = field(default_factory=lambda: next(_numbers))
     pacing: Pacing = field(default_factory=Pacing)
     totals: SpeculationTotals = field(default_factory=SpeculationTotals)
+    # Set when the engine takes the sequence over.
+    state: SamplingState = field(init=False)
     cache: SequenceCache | None = None
     # Prompt and delivered tokens.
     token_ids: list[int] = field(default_factory=list)
