@@ -16,41 +16,28 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from paceline.model.cache import CapacityError
-from paceline.model.engine import LanguageModel, Rows
-from paceline.params import SamplingMode, Speculation
-from paceline.rounds import (
-    FinishReason,
-    PlainReason,
-    PrefillReport,
-    RoundReport,
-    SpeculationTotals,
-    TokenSource,
-)
-from paceline.sampling import Chooser, NotFinite, NothingLeft, SamplingState, logprobs, verify
+from paceline.model.engine import LanguageModel
+from paceline.params import SamplingMode
+from paceline.rounds import FinishReason, PrefillReport, SpeculationTotals
+from paceline.sampling import Chooser, NotFinite, NothingLeft, SamplingState
 from verifier_service.config import VerifierSettings
 from verifier_service.links import DraftLinks, Update
-from verifier_service.mailbox import Block, Draft, Mailbox
-from verifier_service.pacing import MAX_WAIT_US, StepTime
-from verifier_service.scheduler import Share, Want, share_rows
+from verifier_service.mailbox import Block, Mailbox
+from verifier_service.pacing import StepTime
+from verifier_service.round import Outcome, StepFacts, play, report
 from verifier_service.sequence import (
     Event,
     FailedEvent,
     FinalEvent,
     Request,
     Sink,
-    TokenLogprob,
-    TokensEvent,
     VerifierSequence,
     delivered,
     digest,
-    plain_reason,
-    sources_of,
 )
+from verifier_service.turns import Turn, take_turns, worthwhile_wait_us
 
 log = logging.getLogger(__name__)
-
-# A request with a fixed draft length is for measurements: it waits for its draft.
-_FIXED_WAIT_US = 100_000.0
 
 
 class QueueFull(RuntimeError):
@@ -67,31 +54,6 @@ class Status:
     kv_blocks_total: int
     num_steps: int
     totals: SpeculationTotals
-
-
-@dataclass(slots=True)
-class _Turn:
-    """One sequence's part in a step."""
-
-    sequence: VerifierSequence
-    share: Share
-    draft: Draft
-    wait_us: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What a round gave one sequence, before the step's time is known."""
-
-    turn: _Turn
-    start_index: int
-    token_ids: list[int]
-    num_tested: int
-    num_accepted: int
-    logprobs: list[TokenLogprob]
-    plain_reason: PlainReason
-    finish_reason: FinishReason
-    stop_token_id: int | None
 
 
 @dataclass
@@ -335,38 +297,27 @@ class Engine:
         self._admit()
         self._links.attach_new([*self._running, *self._waiting])
         self._flush()
-        turns = self._turns()
-        if not turns:
-            return
-        turns = self._wait_for_drafts(turns)
+        turns = self._wait_for_drafts(take_turns(self._running, self._step_time, self.settings))
         if not turns:
             return
         start_ns, start_unix_ns = time.monotonic_ns(), time.time_ns()
-        rows = [self._rows(turn) for turn in turns]
+        rows = [turn.rows for turn in turns]
         logits = self.model.forward(rows)
-        self.num_steps += 1
-        num_rows = sum(len(r.token_ids) for r in rows)
-        outcomes: list[_Outcome] = []
-        start = 0
-        for turn, segment in zip(turns, rows, strict=True):
-            if segment.num_logits:
-                outcome = self._verify(turn, logits[start : start + segment.num_logits])
-                start += segment.num_logits
-                if outcome is not None:
-                    outcomes.append(outcome)
+        outcomes = self._play(turns, [segment.num_logits for segment in rows], logits)
         time_us = (time.monotonic_ns() - start_ns) / 1e3
+        num_rows = sum(len(segment.token_ids) for segment in rows)
+        self.num_steps += 1
         self._step_time.add(num_rows, time_us)
-        # The same company in plain decoding: no draft rows.
-        plain_us = self._step_time.predict(num_rows - sum(len(t.draft.token_ids) for t in turns))
+        num_draft = sum(len(turn.draft.token_ids) for turn in turns)
+        facts = StepFacts(
+            start_unix_nanos=start_unix_ns,
+            time_us=time_us,
+            plain_us=self._step_time.predict(num_rows - num_draft),
+            num_sequences=len(turns),
+            num_rows=num_rows,
+        )
         for outcome in outcomes:
-            self._conclude(
-                outcome,
-                start_unix_ns=start_unix_ns,
-                time_us=time_us,
-                plain_us=plain_us,
-                num_sequences=len(turns),
-                num_rows=num_rows,
-            )
+            self._conclude(outcome, facts)
 
     def _expire(self) -> None:
         now_ns = time.monotonic_ns()
@@ -386,39 +337,14 @@ class Engine:
             sequence.prefill_started_ns = time.monotonic_ns()
             self._running.append(sequence)
 
-    def _rho(self) -> float:
-        """Tokens per microsecond that one sequence earns by plain decoding, as things are."""
-        plain_us = self._step_time.predict(max(len(self._running), 1))
-        return 1.0 / plain_us if plain_us > 0 else 0.0
-
-    def _turns(self) -> list[_Turn]:
-        ready = [s for s in self._running if not s.is_paused]
-        wants = [Want(s.num_pending, self._draft_length(s)) for s in ready]
-        shares = share_rows(
-            wants,
-            step_rows=self.settings.step_rows,
-            prefill_rows=self.settings.prefill_rows,
-        )
-        return [
-            _Turn(sequence, share, sequence.mailbox.peek(share.num_draft))
-            for sequence, share in zip(ready, shares, strict=True)
-            if share.num_tokens
-        ]
-
-    def _draft_length(self, sequence: VerifierSequence) -> int:
-        available = min(len(sequence.mailbox), sequence.draft_limit)
-        if sequence.request.speculation is Speculation.FIXED:
-            return available
-        return sequence.pacing.draft_length(available, self._rho(), self._step_time.row_us)
-
-    def _wait_for_drafts(self, turns: list[_Turn]) -> list[_Turn]:
-        """Sit out for drafts that are on their way, if that pays; never on the first token."""
-        wait_us = self._worthwhile_wait(turns)
+    def _wait_for_drafts(self, turns: list[Turn]) -> list[Turn]:
+        """Sit out for drafts that are on their way, if that pays."""
+        wait_us = worthwhile_wait_us(turns, self._step_time, len(self._running))
         if wait_us <= 0:
             return turns
         start_ns = time.monotonic_ns()
         deadline_ns = start_ns + int(wait_us * 1e3)
-        waiting = [t.sequence for t in turns if self._expects_draft(t)]
+        waiting = [turn.sequence for turn in turns if turn.expects_draft]
         while (left_ns := deadline_ns - time.monotonic_ns()) > 0:
             self._read_inbox(block=True, timeout_s=left_ns / 1e9)
             if not any(s.awaits_draft and s.link is not None for s in waiting):
@@ -427,171 +353,51 @@ class Engine:
         for sequence in waiting:
             if sequence.awaits_draft:
                 sequence.pacing.missed(waited_us)
-        turns = self._turns()
+        turns = take_turns(self._running, self._step_time, self.settings)
         for turn in turns:
             turn.wait_us = waited_us
         return turns
 
-    def _expects_draft(self, turn: _Turn) -> bool:
-        sequence = turn.sequence
-        return (
-            turn.share.num_tokens == 1
-            and not turn.draft.token_ids
-            and sequence.awaits_draft
-            and sequence.link is not None
-            and not sequence.mailbox.is_empty_handed
-            and sequence.draft_limit > 0
-        )
+    def _play(
+        self, turns: Sequence[Turn], num_logits: Sequence[int], logits: Tensor
+    ) -> list[Outcome]:
+        """Every sequence's round; the drafters are told of each as soon as it is known."""
+        outcomes = []
+        start = 0
+        for turn, count in zip(turns, num_logits, strict=True):
+            if not count:
+                continue
+            rows, start = logits[start : start + count], start + count
+            sequence = turn.sequence
+            try:
+                outcome = play(turn, rows, self._chooser, self.model.eos_token_ids)
+            except NotFinite as error:
+                self._fail(sequence, "not_finite", f"{error}; retry", poisoned=True)
+                continue
+            except NothingLeft as error:
+                self._fail(sequence, "nothing_left", str(error))
+                continue
+            if outcome.finish_reason is FinishReason.UNSPECIFIED:
+                self._commit(sequence, outcome.token_ids)
+            outcomes.append(outcome)
+        return outcomes
 
-    def _worthwhile_wait(self, turns: list[_Turn]) -> float:
-        """The wait is shared by the step, so every sequence in it pays for it."""
-        if any(turn.share.num_tokens > 1 for turn in turns):
-            return 0.0
-        expecting = [turn.sequence for turn in turns if self._expects_draft(turn)]
-        rho = self._rho() * len(turns) / max(len(expecting), 1)
-        waits = [0.0]
-        for sequence in expecting:
-            if sequence.request.speculation is Speculation.FIXED:
-                waits.append(_FIXED_WAIT_US)
-            else:
-                waits.append(sequence.pacing.wait_us(sequence.draft_limit, rho))
-        fixed = any(s.request.speculation is Speculation.FIXED for s in expecting)
-        return max(waits) if fixed else min(max(waits), MAX_WAIT_US)
-
-    def _rows(self, turn: _Turn) -> Rows:
-        sequence, share = turn.sequence, turn.share
-        assert sequence.cache is not None
-        start = sequence.cache.length
-        token_ids = sequence.token_ids[start : start + share.num_tokens]
-        complete = start + share.num_tokens == len(sequence.token_ids)
-        return Rows(
-            sequence.cache,
-            [*token_ids, *turn.draft.token_ids],
-            len(turn.draft.token_ids) + 1 if complete else 0,
-        )
-
-    def _verify(self, turn: _Turn, logits: Tensor) -> _Outcome | None:
-        """Choose this round's tokens, keep what a stop leaves of them, tell the drafter."""
-        sequence, draft = turn.sequence, turn.draft
-        assert sequence.cache is not None
-        before = len(sequence.state.output)
-        reason_if_plain = plain_reason(
-            sequence,
-            limit=sequence.draft_limit,
-            available=len(sequence.mailbox),
-            any_link=sequence.link is not None,
-        )
-        try:
-            verdict = verify(
-                self._chooser, logits, draft.token_ids, sequence.state, draft.distributions
-            )
-        except NotFinite as error:
-            self._fail(sequence, "not_finite", f"{error}; retry", poisoned=True)
-            return None
-        except NothingLeft as error:
-            self._fail(sequence, "nothing_left", str(error))
-            return None
-        count, finish_reason, stop_token_id = delivered(
-            before, verdict.token_ids, sequence.params, self.model.eos_token_ids
-        )
-        token_ids = verdict.token_ids[:count]
-        num_accepted = min(verdict.num_accepted, count)
-        sequence.state.pop(len(verdict.token_ids) - count)
-        sequence.cache.rollback(sequence.cache.length - len(draft.token_ids) + num_accepted)
-        sequence.token_ids += token_ids
-        if sequence.credit is not None:
-            sequence.credit -= count
-        if finish_reason is FinishReason.UNSPECIFIED:
-            self._commit(sequence, token_ids)
-        return _Outcome(
-            turn=turn,
-            start_index=before,
-            token_ids=token_ids,
-            num_tested=min(verdict.num_tested, count),
-            num_accepted=num_accepted,
-            logprobs=self._logprobs(sequence, logits, token_ids),
-            plain_reason=PlainReason.UNSPECIFIED if draft.token_ids else reason_if_plain,
-            finish_reason=finish_reason,
-            stop_token_id=stop_token_id,
-        )
-
-    def _logprobs(
-        self, sequence: VerifierSequence, logits: Tensor, token_ids: Sequence[int]
-    ) -> list[TokenLogprob]:
-        num_top = sequence.params.num_logprobs
-        if num_top is None:
-            return []
-        rows = logits[:, : self.model.vocab_size]
-        return [
-            TokenLogprob(*logprobs(row, token_id, num_top))
-            for row, token_id in zip(rows, token_ids, strict=False)
-        ]
-
-    def _conclude(
-        self,
-        outcome: _Outcome,
-        *,
-        start_unix_ns: int,
-        time_us: float,
-        plain_us: float,
-        num_sequences: int,
-        num_rows: int,
-    ) -> None:
+    def _conclude(self, outcome: Outcome, facts: StepFacts) -> None:
         """Report a round, and end the answer if it did."""
-        sequence, draft = outcome.turn.sequence, outcome.turn.draft
+        sequence = outcome.turn.sequence
         first = sequence.prefill is None
         if first:
             sequence.prefill = self._prefill_report(sequence)
-        else:
-            sequence.pacing.learn(
-                tested=outcome.num_tested,
-                accepted=outcome.num_accepted,
-                output=len(outcome.token_ids),
-                time_us=time_us + outcome.turn.wait_us,
-                plain_us=plain_us,
-            )
-        report = RoundReport(
-            round=sequence.round_number,
-            num_drafted=len(draft.token_ids),
-            num_tested=outcome.num_tested,
-            num_accepted=outcome.num_accepted,
-            num_output=len(outcome.token_ids),
-            source=draft.sources[0] if draft.token_ids else TokenSource.UNSPECIFIED,
-            plain_reason=outcome.plain_reason,
-            draft_us=draft.draft_us,
-            wait_us=int(outcome.turn.wait_us),
-            verify_us=int(time_us),
-            start_unix_nanos=start_unix_ns - int(outcome.turn.wait_us * 1e3),
-            batch_sequences=num_sequences,
-            batch_rows=num_rows,
-            ledger_us=int(sequence.pacing.ledger_us),
-        )
-        sequence.totals.add_round(report)
-        self.totals.add_round(report)
-        self._emit(
-            sequence,
-            TokensEvent(
-                start_index=outcome.start_index,
-                token_ids=outcome.token_ids,
-                sources=sources_of(
-                    len(outcome.token_ids),
-                    outcome.num_accepted,
-                    len(draft.token_ids),
-                    draft.sources,
-                ),
-                logprobs=outcome.logprobs,
-                round=report,
-                prefill=sequence.prefill if first else None,
-            ),
-        )
+        event = report(outcome, facts, sequence.prefill if first else None)
+        self.totals.add_round(event.round)
+        self._emit(sequence, event)
         if outcome.finish_reason is not FinishReason.UNSPECIFIED:
             self._finish(sequence, outcome.finish_reason, outcome.stop_token_id)
 
     def _prefill_report(self, sequence: VerifierSequence) -> PrefillReport:
-        now_ns = time.monotonic_ns()
         return PrefillReport(
             queue_us=(sequence.prefill_started_ns - sequence.admitted_ns) // 1000,
-            prefill_us=(now_ns - sequence.prefill_started_ns) // 1000,
+            prefill_us=(time.monotonic_ns() - sequence.prefill_started_ns) // 1000,
             num_prompt_tokens=len(sequence.request.prompt),
             num_cached_tokens=0,
             start_unix_nanos=sequence.admitted_unix_ns,

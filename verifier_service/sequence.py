@@ -184,19 +184,17 @@ def sources_of(
     return [*draft_sources[:num_accepted], last][:num_delivered]
 
 
-def plain_reason(
-    sequence: VerifierSequence, *, limit: int, available: int, any_link: bool
-) -> PlainReason:
+def plain_reason(sequence: VerifierSequence) -> PlainReason:
     """Why the coming round has no draft block."""
     if sequence.request.speculation is Speculation.OFF:
         return PlainReason.SPECULATION_OFF
-    if limit == 0:
+    if sequence.draft_limit == 0:
         return PlainReason.NO_ROOM
     if sequence.pacing.is_paused:
         return PlainReason.BUDGET
-    if available:
+    if len(sequence.mailbox):
         return PlainReason.NOT_WORTH
-    return PlainReason.NO_DRAFT if any_link else PlainReason.NO_DRAFTER
+    return PlainReason.NO_DRAFTER if sequence.link is None else PlainReason.NO_DRAFT
 
 
 def digest(token_ids: Sequence[int]) -> bytes:

@@ -1,0 +1,138 @@
+"""One round of one sequence: choose its tokens from the logits, then say what happened.
+
+Changes the sequence it is given and nothing else. Knows no batch, drafter, thread or clock.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from paceline.rounds import FinishReason, PlainReason, PrefillReport, RoundReport, TokenSource
+from paceline.sampling import Chooser, logprobs, verify
+from verifier_service.sequence import (
+    TokenLogprob,
+    TokensEvent,
+    VerifierSequence,
+    delivered,
+    plain_reason,
+    sources_of,
+)
+from verifier_service.turns import Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a round gave one sequence, before the step's time is known."""
+
+    turn: Turn
+    start_index: int
+    token_ids: list[int]
+    num_tested: int
+    num_accepted: int
+    logprobs: list[TokenLogprob]
+    plain_reason: PlainReason
+    finish_reason: FinishReason
+    stop_token_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepFacts:
+    """What all rounds of a step share. Times in microseconds."""
+
+    start_unix_nanos: int
+    time_us: float
+    # What the step would have taken without draft tokens.
+    plain_us: float
+    num_sequences: int
+    num_rows: int
+
+
+def play(turn: Turn, logits: Tensor, chooser: Chooser, eos_token_ids: frozenset[int]) -> Outcome:
+    """Choose this round's tokens and keep what a stop leaves of them.
+
+    logits: [num_draft_tokens + 1, vocab_size]. Raises NotFinite or NothingLeft; the sequence is
+    then of no further use.
+    """
+    sequence, draft = turn.sequence, turn.draft
+    assert sequence.cache is not None
+    before = len(sequence.state.output)
+    why_plain = PlainReason.UNSPECIFIED if draft.token_ids else plain_reason(sequence)
+    verdict = verify(chooser, logits, draft.token_ids, sequence.state, draft.distributions)
+    count, finish_reason, stop_token_id = delivered(
+        before, verdict.token_ids, sequence.params, eos_token_ids
+    )
+    token_ids = verdict.token_ids[:count]
+    num_accepted = min(verdict.num_accepted, count)
+    sequence.state.pop(len(verdict.token_ids) - count)
+    sequence.cache.rollback(sequence.cache.length - len(draft.token_ids) + num_accepted)
+    sequence.token_ids += token_ids
+    if sequence.credit is not None:
+        sequence.credit -= count
+    return Outcome(
+        turn=turn,
+        start_index=before,
+        token_ids=token_ids,
+        num_tested=min(verdict.num_tested, count),
+        num_accepted=num_accepted,
+        logprobs=_logprobs(sequence, logits[:, : chooser.vocab_size], token_ids),
+        plain_reason=why_plain,
+        finish_reason=finish_reason,
+        stop_token_id=stop_token_id,
+    )
+
+
+def _logprobs(
+    sequence: VerifierSequence, logits: Tensor, token_ids: Sequence[int]
+) -> list[TokenLogprob]:
+    num_top = sequence.params.num_logprobs
+    if num_top is None:
+        return []
+    return [
+        TokenLogprob(*logprobs(row, token_id, num_top))
+        for row, token_id in zip(logits, token_ids, strict=False)
+    ]
+
+
+def report(outcome: Outcome, step: StepFacts, prefill: PrefillReport | None) -> TokensEvent:
+    """Count a round, let pacing learn from it, and put it into words.
+
+    `prefill` belongs to the first round, whose step also read the prompt: pacing learns nothing
+    from that one.
+    """
+    sequence, draft, wait_us = outcome.turn.sequence, outcome.turn.draft, outcome.turn.wait_us
+    if prefill is None:
+        sequence.pacing.learn(
+            tested=outcome.num_tested,
+            accepted=outcome.num_accepted,
+            output=len(outcome.token_ids),
+            time_us=step.time_us + wait_us,
+            plain_us=step.plain_us,
+        )
+    round_report = RoundReport(
+        round=sequence.round_number,
+        num_drafted=len(draft.token_ids),
+        num_tested=outcome.num_tested,
+        num_accepted=outcome.num_accepted,
+        num_output=len(outcome.token_ids),
+        source=draft.sources[0] if draft.token_ids else TokenSource.UNSPECIFIED,
+        plain_reason=outcome.plain_reason,
+        draft_us=draft.draft_us,
+        wait_us=int(wait_us),
+        verify_us=int(step.time_us),
+        start_unix_nanos=step.start_unix_nanos - int(wait_us * 1e3),
+        batch_sequences=step.num_sequences,
+        batch_rows=step.num_rows,
+        ledger_us=int(sequence.pacing.ledger_us),
+    )
+    sequence.totals.add_round(round_report)
+    return TokensEvent(
+        start_index=outcome.start_index,
+        token_ids=outcome.token_ids,
+        sources=sources_of(
+            len(outcome.token_ids), outcome.num_accepted, len(draft.token_ids), draft.sources
+        ),
+        logprobs=outcome.logprobs,
+        round=round_report,
+        prefill=prefill,
+    )
