@@ -187,7 +187,6 @@ def _block_to_pb(block: Block) -> tokens_pb2.DraftBlock:
         base_position=block.base_position,
         token_ids=block.token_ids,
         sources=sources,
-        round=block.round,
         draft_us=block.draft_us,
         distributions=[codec.distribution_to_pb(*each) for each in block.distributions],
     )

@@ -101,7 +101,6 @@ async def test_an_attached_sequence_gets_a_block_up_to_its_credit(served: Served
         base_position=7,
         token_ids=[3, 4, 5, 1],
         sources=[tokens_pb2.TOKEN_SOURCE_PROMPT_LOOKUP],
-        round=5,
     )
 
 
@@ -112,7 +111,7 @@ async def test_a_commit_that_agrees_lets_the_draft_go_on(served: Served) -> None
         await verifier.update(commits=[commit(1, 7, num_agreed=3)])
         [block] = await verifier.blocks()
     # One token of the first block is still out, so three are new.
-    assert (block.epoch, block.base_position, block.round) == (1, 11, 2)
+    assert (block.epoch, block.base_position) == (1, 11)
     assert list(block.token_ids) == [2, 3, 4]
 
 

@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import grpc
 
@@ -16,6 +17,7 @@ from paceline import telemetry
 from paceline.codec import distribution_from_pb, params_to_pb, sources_from_pb
 from paceline.model.engine import LanguageModel
 from paceline.rejection import checked
+from paceline.rounds import TokenSource
 from paceline.server import open_channel
 from paceline.v1 import drafter_pb2 as pb
 from paceline.v1 import drafter_pb2_grpc, tokens_pb2
@@ -33,6 +35,9 @@ _MAX_STRIKES = 3
 _BREAKER_S = (1.0, 30.0)
 # Messages waiting to be written to a drafter that does not read them.
 _MAX_BACKLOG = 1024
+
+
+_Call: TypeAlias = "grpc.aio.StreamStreamCall[pb.DraftRequest, pb.DraftResponse]"
 
 
 class _Refused(Exception):
@@ -57,6 +62,7 @@ class DrafterLink:
     num_malformed: int = 0
     num_connects: int = 0
     strikes: int = 0
+    call: "_Call | None" = None
     outbox: asyncio.Queue[list[Update]] = field(default_factory=lambda: asyncio.Queue(_MAX_BACKLOG))
 
 
@@ -95,11 +101,13 @@ class DrafterPool:
                     continue
                 # It does not read: a new stream starts clean.
                 link.state = "connecting"
+                if link.call is not None:
+                    link.call.cancel()
 
     async def _keep_connected(self, link: DrafterLink) -> None:
         backoff_s, breaker_s = _BACKOFF_S[0], _BREAKER_S[0]
         while True:
-            connects = link.num_connects
+            connects, started_s = link.num_connects, self._loop.time()
             try:
                 await self._converse(link)
             except _Refused as error:
@@ -109,6 +117,8 @@ class DrafterPool:
             except _Struck:
                 link.state, link.detail = "breaker open", "too many malformed blocks"
                 log.warning("drafter %s: %s", link.address, link.detail)
+                if self._loop.time() - started_s > _BREAKER_S[1]:
+                    breaker_s = _BREAKER_S[0]
                 pause_s, breaker_s = breaker_s, min(2 * breaker_s, _BREAKER_S[1])
             except grpc.aio.AioRpcError as error:
                 link.state, link.detail = "connecting", error.code().name
@@ -123,7 +133,7 @@ class DrafterPool:
         async with open_channel(link.address) as channel:
             stub = drafter_pb2_grpc.DrafterServiceStub(channel)  # type: ignore[no-untyped-call]
             call = stub.Draft(wait_for_ready=False)
-            link.strikes = 0
+            link.call, link.strikes = call, 0
             link.outbox = asyncio.Queue(_MAX_BACKLOG)
             writer: asyncio.Task[None] | None = None
             try:
@@ -136,6 +146,12 @@ class DrafterPool:
                 writer = asyncio.create_task(self._write(link, call))
                 await self._read(link, call)
             except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is not None and not task.cancelling():
+                    # The call was cancelled, by the watchdog or for its strikes, not this task.
+                    if link.strikes >= _MAX_STRIKES:
+                        raise _Struck from None
+                    raise _broken(grpc.StatusCode.DEADLINE_EXCEEDED) from None
                 with contextlib.suppress(Exception):
                     await asyncio.wait_for(self._say_goodbye(call), 1.0)
                 raise
@@ -145,9 +161,7 @@ class DrafterPool:
                 call.cancel()
                 self._engine.link_down(link.number)
 
-    async def _shake_hands(
-        self, call: "grpc.aio.StreamStreamCall[pb.DraftRequest, pb.DraftResponse]"
-    ) -> pb.Welcome:
+    async def _shake_hands(self, call: _Call) -> pb.Welcome:
         watchdog = self._loop.call_later(_HANDSHAKE_S, call.cancel)
         try:
             await call.write(pb.DraftRequest(hello=self._hello))
@@ -164,14 +178,15 @@ class DrafterPool:
             watchdog.cancel()
         if isinstance(response, pb.DraftResponse) and response.HasField("welcome"):
             return self._checked(response.welcome)
-        code = await call.code()
+        # A first message of another kind leaves the call open: there is no code to wait for.
+        code = await call.code() if call.done() else grpc.StatusCode.UNAVAILABLE
         if code in (
             grpc.StatusCode.FAILED_PRECONDITION,
             grpc.StatusCode.UNIMPLEMENTED,
             grpc.StatusCode.INVALID_ARGUMENT,
         ):
             raise _Refused(await call.details() or code.name)
-        raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata())
+        raise _broken(code)
 
     def _checked(self, welcome: pb.Welcome) -> pb.Welcome:
         if welcome.protocol_version != PROTOCOL_VERSION:
@@ -183,16 +198,14 @@ class DrafterPool:
             raise _Refused(f"tokenizer {theirs} of the drafter is not the target's {ours}")
         return welcome
 
-    async def _say_goodbye(
-        self, call: "grpc.aio.StreamStreamCall[pb.DraftRequest, pb.DraftResponse]"
-    ) -> None:
+    async def _say_goodbye(self, call: _Call) -> None:
         await call.write(pb.DraftRequest(end=pb.EndOfStream()))
         await call.done_writing()
 
     async def _write(
         self,
         link: DrafterLink,
-        call: "grpc.aio.StreamStreamCall[pb.DraftRequest, pb.DraftResponse]",
+        call: _Call,
     ) -> None:
         try:
             while True:
@@ -207,17 +220,15 @@ class DrafterPool:
     async def _read(
         self,
         link: DrafterLink,
-        call: "grpc.aio.StreamStreamCall[pb.DraftRequest, pb.DraftResponse]",
+        call: _Call,
     ) -> None:
         def on_receipts(stale: int, malformed: int) -> None:
-            self._loop.call_soon_threadsafe(self._count, link, stale, malformed)
+            self._loop.call_soon_threadsafe(self._count, link, call, stale, malformed)
 
         while link.state == "ready":
             response = await call.read()
             if not isinstance(response, pb.DraftResponse):
                 break
-            if link.strikes >= _MAX_STRIKES:
-                raise _Struck
             if response.HasField("blocks"):
                 message = response.blocks
                 if message.blocks:
@@ -232,13 +243,18 @@ class DrafterPool:
                     self._engine.sequences_lost(link.number, lost)
             elif response.HasField("drain"):
                 break
-        code = await call.code() if call.done() else grpc.StatusCode.UNAVAILABLE
-        raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata())
+        raise _broken(await call.code() if call.done() else grpc.StatusCode.UNAVAILABLE)
 
-    def _count(self, link: DrafterLink, stale: int, malformed: int) -> None:
+    def _count(self, link: DrafterLink, call: _Call, stale: int, malformed: int) -> None:
         link.num_stale += stale
         link.num_malformed += malformed
         link.strikes += malformed
+        if link.strikes >= _MAX_STRIKES:
+            call.cancel()
+
+
+def _broken(code: grpc.StatusCode) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata())
 
 
 def block_from_pb(message: tokens_pb2.DraftBlock, vocab_size: int) -> Block:
@@ -247,13 +263,19 @@ def block_from_pb(message: tokens_pb2.DraftBlock, vocab_size: int) -> Block:
         epoch=message.epoch,
         base_position=message.base_position,
         token_ids=list(message.token_ids),
-        sources=sources_from_pb(message.sources, len(message.token_ids)),
+        sources=_sources(message),
         draft_us=message.draft_us,
         distributions=[
             checked(*distribution_from_pb(distribution), vocab_size)
             for distribution in message.distributions
         ],
     )
+
+
+def _sources(message: tokens_pb2.DraftBlock) -> list[TokenSource]:
+    """One per token, or as many as came: the mailbox counts them."""
+    sources = sources_from_pb(message.sources, len(message.sources))
+    return sources * len(message.token_ids) if len(sources) == 1 else sources
 
 
 def updates_to_pb(updates: Sequence[Update]) -> pb.Updates:

@@ -12,6 +12,11 @@ from enum import Enum
 from paceline.rejection import DraftDistribution, draw
 from paceline.rounds import TokenSource
 
+# What only the target model may be the source of.
+_TARGET_SOURCES = frozenset({TokenSource.PLAIN, TokenSource.RECOVERED, TokenSource.BONUS})
+# An hour: what a drafter claims beyond it is not a time, and reports are 32 bits wide.
+_MAX_DRAFT_US = 3_600_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -108,13 +113,15 @@ class Mailbox:
             return Receipt.MALFORMED
         if len(block.sources) != len(block.token_ids):
             return Receipt.MALFORMED
+        if any(source in _TARGET_SOURCES for source in block.sources):
+            return Receipt.MALFORMED
         if not self._is_honest(block):
             return Receipt.MALFORMED
         self.is_empty_handed = not block.token_ids
         self._token_ids += block.token_ids
         self._sources += block.sources
         self._distributions += [d for d in block.distributions if d is not None]
-        self._draft_us += block.draft_us
+        self._draft_us = min(self._draft_us + block.draft_us, _MAX_DRAFT_US)
         return Receipt.KEPT
 
     def peek(self, limit: int) -> Draft:

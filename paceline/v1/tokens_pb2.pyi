@@ -140,7 +140,7 @@ class TokenDistribution(_message.Message):
     def __init__(self, id_deltas: _Optional[_Iterable[int]] = ..., weights: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DraftBlock(_message.Message):
-    __slots__ = ("sequence", "epoch", "base_position", "token_ids", "sources", "parents", "distributions", "confidence", "round", "draft_us")
+    __slots__ = ("sequence", "epoch", "base_position", "token_ids", "sources", "parents", "distributions", "confidence", "draft_us")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BASE_POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -149,7 +149,6 @@ class DraftBlock(_message.Message):
     PARENTS_FIELD_NUMBER: _ClassVar[int]
     DISTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
-    ROUND_FIELD_NUMBER: _ClassVar[int]
     DRAFT_US_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     epoch: int
@@ -159,9 +158,8 @@ class DraftBlock(_message.Message):
     parents: _containers.RepeatedScalarFieldContainer[int]
     distributions: _containers.RepeatedCompositeFieldContainer[TokenDistribution]
     confidence: bytes
-    round: int
     draft_us: int
-    def __init__(self, sequence: _Optional[int] = ..., epoch: _Optional[int] = ..., base_position: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., sources: _Optional[_Iterable[_Union[TokenSource, str]]] = ..., parents: _Optional[_Iterable[int]] = ..., distributions: _Optional[_Iterable[_Union[TokenDistribution, _Mapping]]] = ..., confidence: _Optional[bytes] = ..., round: _Optional[int] = ..., draft_us: _Optional[int] = ...) -> None: ...
+    def __init__(self, sequence: _Optional[int] = ..., epoch: _Optional[int] = ..., base_position: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., sources: _Optional[_Iterable[_Union[TokenSource, str]]] = ..., parents: _Optional[_Iterable[int]] = ..., distributions: _Optional[_Iterable[_Union[TokenDistribution, _Mapping]]] = ..., confidence: _Optional[bytes] = ..., draft_us: _Optional[int] = ...) -> None: ...
 
 class TokenLogprobs(_message.Message):
     __slots__ = ("logprob", "top_token_ids", "top_logprobs")
