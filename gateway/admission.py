@@ -28,25 +28,25 @@ class Admission:
         self.draining = asyncio.Event()
 
     @contextlib.contextmanager
-    def place(self) -> Iterator[None]:
-        """One answer's place.
+    def place(self, num_answers: int = 1) -> Iterator[None]:
+        """The places of a request's answers.
 
-        Raises RESOURCE_EXHAUSTED when all are taken, UNAVAILABLE when the gateway drains.
+        Raises RESOURCE_EXHAUSTED when too few are free, UNAVAILABLE when the gateway drains.
         """
         if self.draining.is_set():
             raise draining_refusal()
-        if self._num_running >= self._max_requests:
+        if self._num_running + num_answers > self._max_requests:
             raise Refusal(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{self._max_requests} requests are running, which is the limit",
+                f"{self._num_running} answers are running, the limit is {self._max_requests}",
                 retry_after_s=RETRY_AFTER_S,
             )
-        self._num_running += 1
+        self._num_running += num_answers
         self._idle.clear()
         try:
             yield
         finally:
-            self._num_running -= 1
+            self._num_running -= num_answers
             if not self._num_running:
                 self._idle.set()
 

@@ -9,7 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import grpc
 from opentelemetry.trace import SpanContext
@@ -18,6 +18,7 @@ from gateway.answer_text import AnswerText, Piece
 from gateway.rounds import RoundHub, cut_round
 from gateway.sequences import Final, Open, ServedModel, Tokens
 from gateway.sessions import fit
+from gateway.siblings import draw_seed, merged, siblings
 from gateway.tally import Tally
 from gateway.text import Text
 from gateway.traces import AnswerTrace, Traces
@@ -28,8 +29,6 @@ from paceline.rounds import FinishReason
 from paceline.server import Refusal
 
 log = logging.getLogger(__name__)
-
-SEED_BITS = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +52,23 @@ class Answers:
         self._verifiers = verifiers
         self._traces = traces
         self._hub = hub
+
+    async def stream_all(
+        self, request: Request, arrival: Arrival
+    ) -> AsyncGenerator[tuple[int, Event], None]:
+        """(index, event) of all the request's answers as they come, each as `stream` gives it.
+
+        One that fails ends them all, and so does closing the iterator.
+        """
+        if request.n > 1:
+            # A long prompt is encoded once for all of them.
+            _, model, text = self._verifiers.place(request.model)
+            prompt = await asyncio.to_thread(prompt_ids, text, request.prompt, None)
+            request = replace(request, prompt=prompt, model=model.name)
+        streams = [self.stream(sibling, arrival) for sibling in siblings(request)]
+        async with contextlib.aclosing(merged(streams)) as events:
+            async for indexed in events:
+                yield indexed
 
     async def stream(
         self,
@@ -111,7 +127,7 @@ class Answers:
         prompt = await asyncio.to_thread(
             prompt_ids, text, request.prompt, max_prompt_tokens if drop_old_turns else None
         )
-        seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
+        seed = draw_seed() if request.seed is None else request.seed
         trace.set_seed(seed)
         traceparent, tracestate = trace.headers()
         opening = Open(

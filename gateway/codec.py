@@ -31,6 +31,7 @@ def request_from_pb(message: pb.GenerateRequest) -> Request:
         request_id=message.request_id,
         workload=message.workload,
         timeout_ms=message.timeout_ms,
+        n=message.n or 1,
     )
 
 

@@ -57,11 +57,11 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             arrival = _arrival(context)
             wanted = request_from_pb(request)
             _refuse(request_violations(wanted))
-            with self._admission.place():
-                events = self._answers.stream(wanted, arrival)
+            with self._admission.place(wanted.n):
+                events = self._answers.stream_all(wanted, arrival)
                 async with contextlib.aclosing(events):
-                    async for event in events:
-                        await context.write(pb.GenerateResponse(**event_to_pb(event)))
+                    async for index, event in events:
+                        await context.write(pb.GenerateResponse(index=index, **event_to_pb(event)))
 
     async def Chat(self, requests: Any, context: Context) -> None:
         async with refusals(context):

@@ -14,6 +14,7 @@ MAX_STOP_BYTES = 64
 MAX_MESSAGES = 1024
 MAX_CONTENT_BYTES = 2**20
 MAX_LABEL_BYTES = 256
+MAX_ANSWERS = 8
 
 
 def request_violations(request: Request) -> list[Violation]:
@@ -21,6 +22,8 @@ def request_violations(request: Request) -> list[Violation]:
     found = stop_violations(request.stop)
     found += label_violations("request_id", request.request_id)
     found += label_violations("workload", request.workload)
+    if request.n > MAX_ANSWERS:
+        found.append(Violation("n", f"at most {MAX_ANSWERS}, is {request.n}"))
     prompt = request.prompt
     if isinstance(prompt, str):
         found += _content_violations("text", [prompt])

@@ -47,18 +47,32 @@ class GatewayClient:
         await self._channel.close()
 
     async def generate(self, request: Request) -> AsyncGenerator[Event]:
-        """`Started`, one `Delta` per round, `Finished`. Closing the iterator cancels the call."""
+        """`Started`, one `Delta` per round, `Finished`. Closing the iterator cancels the call.
+
+        Raises ValueError for a request of several answers: `generate_many` tells them apart.
+        """
+        if request.n != 1:
+            raise ValueError(f"one answer was expected, the request is for {request.n}")
+        async with contextlib.aclosing(self.generate_many(request)) as events:
+            async for _, event in events:
+                yield event
+
+    async def generate_many(self, request: Request) -> AsyncGenerator[tuple[int, Event]]:
+        """(index, event) of all `n` answers as they come; each as `generate` gives it.
+
+        Closing the iterator cancels all of them.
+        """
         call = self._stub.Generate(request_to_pb(request))
-        finished = False
+        num_finished = 0
         try:
             with _client_errors(self.address):
                 async for response in call:
                     event = event_from_pb(response)
-                    finished = isinstance(event, Finished)
-                    yield event
+                    num_finished += isinstance(event, Finished)
+                    yield response.index, event
         finally:
             call.cancel()
-        if not finished:
+        if num_finished < request.n:
             raise Unreachable(self.address)
 
     async def chat(self, opening: OpenChat) -> "Conversation":

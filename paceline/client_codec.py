@@ -40,6 +40,7 @@ def request_to_pb(request: Request) -> gateway_pb2.GenerateRequest:
         request_id=request.request_id,
         workload=request.workload,
         timeout_ms=request.timeout_ms,
+        n=request.n,
     )
     if isinstance(request.prompt, str):
         message.text = request.prompt

@@ -29,7 +29,10 @@ class DraftPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One answer. `prompt` is text as it is, messages for the chat template, or token ids."""
+    """`prompt` is text as it is, messages for the chat template, or token ids.
+
+    `n` answers, each with a seed derived from the request's, the first with that seed itself.
+    """
 
     prompt: str | Sequence[ChatMessage] | Sequence[int]
     params: SamplingParams = field(default_factory=SamplingParams)
@@ -40,6 +43,7 @@ class Request:
     request_id: str = ""
     workload: str = ""
     timeout_ms: int = 0
+    n: int = 1
 
 
 @dataclass(frozen=True, slots=True)

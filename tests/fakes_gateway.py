@@ -44,8 +44,14 @@ class FakeGateway(gateway_pb2_grpc.GatewayServiceServicer):
         self.requests.append(request)
         self._refuse(context)
         completed = self._completion(context)
-        for kind, message in self._answer(request.params, request.draft, request.seed, context):
-            yield gateway_pb2.GenerateResponse(**{kind: message})
+        answers = [
+            self._answer(request.params, request.draft, request.seed + index, context)
+            for index in range(max(request.n, 1))
+        ]
+        # Together, the last one first.
+        for responses in zip(*answers, strict=True):
+            for index, (kind, message) in reversed(list(enumerate(responses))):
+                yield gateway_pb2.GenerateResponse(index=index, **{kind: message})
         completed.set()
 
     def Chat(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
@@ -115,7 +121,10 @@ class FakeGateway(gateway_pb2_grpc.GatewayServiceServicer):
             yield (
                 "delta",
                 gateway_pb2.Delta(
-                    text="".join(words[start : start + size]), token_ids=chosen, round=report
+                    text="".join(words[start : start + size]),
+                    token_ids=chosen,
+                    round=report,
+                    logprobs=_logprobs(params, chosen),
                 ),
             )
             if not self._wait_for_release(context):
@@ -156,6 +165,20 @@ class FakeGateway(gateway_pb2_grpc.GatewayServiceServicer):
                 self.cancelled.set()
                 return False
         return True
+
+
+def _logprobs(params: Any, token_ids: list[int]) -> list[tokens_pb2.TokenLogprobs]:
+    if not params.HasField("num_logprobs"):
+        return []
+    num_top = params.num_logprobs
+    return [
+        tokens_pb2.TokenLogprobs(
+            logprob=-0.5,
+            top_token_ids=[token_id, 7][:num_top],
+            top_logprobs=[-0.5, -1.5][:num_top],
+        )
+        for token_id in token_ids
+    ]
 
 
 def _round(number: int, num_output: int, speculative: bool) -> tokens_pb2.RoundReport:

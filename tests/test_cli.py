@@ -99,6 +99,20 @@ def test_every_command_explains_itself_with_examples_and_exit_codes(name: str):
         ["generate", "x", "--max-tokens", str(2**32)],
         ["generate", "x", "--speculation", "sometimes"],
         ["generate", "x", "--raw", "--system", "y"],
+        ["generate", "x", "--n", "0"],
+        ["generate", "x", "--logprobs", "3"],
+        ["generate", "x", "--json", "--logprobs", "-1"],
+        ["generate", "x", "--logit-bias", "262"],
+        ["generate", "x", "--logit-bias", "262=much"],
+        ["generate", "x", "--logit-bias", "-1=2"],
+        ["generate", "x", "--logit-bias", "1=2", "--logit-bias", "1=3"],
+        ["generate", "x", "--stop-token-id", "-1"],
+        ["generate", "x", "--frequency-penalty", "nan"],
+        ["generate", "x", "--mode", "exact"],
+        ["certify", "--target", "nowhere"],
+        ["certify", "--samples", "3"],
+        ["certify", "--prompts", "/nonexistent.jsonl"],
+        ["doctor", "--dtype", "int8"],
         ["generate"],
         ["health", "localhost"],
         ["compare", "--prompts", "/nonexistent.jsonl"],
@@ -129,6 +143,10 @@ def test_generate_sends_every_flag(paceline: Any, fake: FakeGateway):
         *("--temperature", "0.5", "--top-p", "0.9", "--top-k", "40", "--min-p", "0.1"),
         *("--max-tokens", "4", "--stop", "END", "--stop", "\n\n", "--speculation", "fixed"),
         *("--draft-tokens", "5", "--workload", "coding"),
+        *("--repetition-penalty", "1.1", "--presence-penalty", "-0.5", "--min-tokens", "2"),
+        *("--frequency-penalty", "1.5", "--logit-bias", "262=-100", "--logit-bias", "7=0.5"),
+        *("--stop-token-id", "11", "--stop-token-id", "12", "--ignore-eos"),
+        *("--mode", "rejection"),
     )
     assert done.exit_code == 0
     (sent,) = fake.requests
@@ -139,6 +157,14 @@ def test_generate_sends_every_flag(paceline: Any, fake: FakeGateway):
     params = sent.params
     assert (params.temperature, params.top_p, params.top_k, params.min_p) == (0.5, 0.9, 40, 0.1)
     assert params.max_tokens == 4
+    assert params.repetition_penalty == 1.1
+    assert (params.presence_penalty, params.frequency_penalty) == (-0.5, 1.5)
+    assert dict(params.logit_bias) == {262: -100.0, 7: 0.5}
+    assert params.min_tokens == 2
+    assert list(params.stop_token_ids) == [11, 12]
+    assert params.ignore_eos
+    assert params.mode == tokens_pb2.SAMPLING_MODE_REJECTION
+    assert not params.HasField("num_logprobs")
     assert list(sent.stop) == ["END", "\n\n"]
     assert sent.seed == 2**64 - 1
     assert sent.draft.speculation == tokens_pb2.SPECULATION_FIXED
@@ -182,6 +208,44 @@ def test_generate_json_is_one_document_of_the_documented_shape(paceline: Any):
         "timing": {"ttft_ms": 12.5, "tokens_per_s": 50.0},
     }
     assert done.stderr == ""
+
+
+def test_generate_json_holds_logprobs_when_they_are_wanted(paceline: Any, fake: FakeGateway):
+    done = paceline("generate", "Hello", "--json", "--max-tokens", "2", "--logprobs", "2")
+    assert fake.requests[0].params.num_logprobs == 2
+    assert json.loads(done.stdout)["logprobs"] == [
+        {"token_id": token_id, "logprob": -0.5, "top": [[token_id, -0.5], [7, -1.5]]}
+        for token_id in (100, 101)
+    ]
+    alone = json.loads(paceline("generate", "Hello", "--json", "--logprobs", "0").stdout)
+    assert [entry["top"] for entry in alone["logprobs"]] == [[]] * len(WORDS)
+
+
+def test_generate_prints_each_of_several_answers_under_a_heading(paceline: Any, fake: FakeGateway):
+    done = paceline("generate", "Hello", "--n", "2", "--seed", "7")
+    assert done.exit_code == 0
+    assert fake.requests[0].n == 2
+    # As they complete: the fake finishes the last one first.
+    assert done.stdout == (
+        f"== answer 2 of 2, seed 8\n{ANSWER}\n== answer 1 of 2, seed 7\n{ANSWER}\n"
+    )
+    assert done.stderr.count("9 tokens, 90.0 tokens/s") == 2
+
+
+def test_generate_json_of_several_answers_is_one_document_in_their_order(paceline: Any):
+    one = json.loads(paceline("generate", "Hello", "--json", "--seed", "7").stdout)
+    done = paceline("generate", "Hello", "--json", "--seed", "7", "--n", "3")
+    assert json.loads(done.stdout) == {"answers": [one | {"seed": 7 + i} for i in range(3)]}
+    assert done.stderr == ""
+
+
+def test_several_answers_of_which_one_breaks_off_are_not_a_success(
+    paceline: Any, fake: FakeGateway
+):
+    fake.stops_before_finished = True
+    done = paceline("generate", "Hello", "--n", "2", "--json")
+    assert done.exit_code == 3
+    assert done.stdout == ""
 
 
 def test_generate_json_keeps_stdout_to_itself_when_rounds_are_wanted_too(paceline: Any):
@@ -277,6 +341,8 @@ async def test_the_client_sends_token_ids_and_keeps_sessions(address: str, fake:
     async with GatewayClient(address) as client:
         events = [event async for event in client.generate(Request(prompt=[5, 6, 7]))]
         assert len(events) == 5  # started, three rounds, finished
+        with pytest.raises(ValueError, match="for 2"):
+            await anext(client.generate(Request(prompt=[5], n=2)))
         assert list(fake.requests[0].token_ids.token_ids) == [5, 6, 7]
         assert [model.name for model in await client.list_models()] == ["fake"]
         fake.sessions["mine"] = ["Hello"]
@@ -475,6 +541,46 @@ def test_compare_names_the_line_of_a_bad_prompt_file(
     done = paceline("compare", "--prompts", str(file))
     assert done.exit_code == 2
     assert complaint in " ".join(re.sub("[│╭╮╰╯─]", " ", done.stderr).split())
+
+
+# certify: its checks are tested in test_certify.py
+
+
+def test_certify_reports_what_the_gateway_refuses_as_failed_checks(
+    paceline: Any, fake: FakeGateway
+):
+    fake.refusal = INVALID
+    done = paceline("certify", "--json", "--samples", "50")
+    assert done.exit_code == 1
+    (line,) = done.stdout.splitlines()
+    found = json.loads(line)
+    assert found["passed"] is False
+    names = [check["name"] for check in found["checks"]]
+    assert names[:5] == [
+        *("equality/T=0", "equality/T=0.8", "drafts/seen"),
+        *("distribution/coupled", "distribution/rejection"),
+    ]
+    assert len(names) == len(set(names)) == 5 + 14
+    for check in found["checks"]:
+        assert not check["passed"]
+        assert "params.top_p" in check["detail"] or check["name"] == "drafts/seen"
+    assert "certifying: equality/T=0" in done.stderr
+
+
+def test_certify_prints_a_table_and_the_names_of_what_failed(paceline: Any, fake: FakeGateway):
+    fake.refusal = INVALID
+    done = paceline("certify")
+    assert done.exit_code == 1
+    assert re.search(r"parameter/top_p\s*│ FAILED", done.stdout)
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("not certified: equality/T=0, equality/T=0.8, drafts/seen, ")
+
+
+def test_certify_of_nobody_is_exit_code_3():
+    nowhere = f"127.0.0.1:{free_port()}"
+    done = CliRunner().invoke(main.app, ["certify", "--target", nowhere, "--json"])
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "start one with: paceline up" in done.stderr
 
 
 # health

@@ -19,6 +19,7 @@ PACKAGES = ["paceline", *sorted(SERVICES)]
 ALLOWED_INSIDE_FUNCTIONS = {
     ("paceline/server.py", "uvloop"): "not on every platform",
     ("paceline/cli/main.py", "importlib"): "a sub-command is loaded when it is invoked",
+    ("paceline/cli/doctor.py", "importlib"): "OpenMP reads its settings as torch loads",
     ("paceline/model/load.py", "importlib"): "only a hub id needs the hub's client",
     ("drafter_service/drafters.py", "importlib"): "a lookup drafter runs without torch",
     ("verifier_service/__main__.py", "importlib"): "OpenMP reads its settings as torch loads",
@@ -180,8 +181,14 @@ def test_messages_stop_at_servicers_and_clients():
     assert sorted(importers - HOLDS_MESSAGES - REGISTERS_SERVICERS) == []
 
 
-@pytest.mark.parametrize("module", ["gateway.servicer", "gateway.__main__", "paceline.client"])
-def test_the_gateway_and_its_client_never_load_torch(module: str):
+@pytest.mark.parametrize(
+    "module",
+    [
+        *("gateway.servicer", "gateway.__main__", "paceline.client"),
+        *("paceline.cli.certify", "paceline.cli.doctor"),
+    ],
+)
+def test_the_gateway_and_its_clients_never_load_torch(module: str):
     code = (
         f"import sys, {module}\n"
         "heavy = sorted({'torch', 'transformers', 'numpy'} & set(sys.modules))\n"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from paceline.events import Event, Finished, Started
+from paceline.events import Event, Finished, Started, TokenLogprobs
 from paceline.rounds import RoundReport
 
 
@@ -14,6 +14,7 @@ class Answer:
         self.finished: Finished | None = None
         self.texts: list[str] = []
         self.token_ids: list[int] = []
+        self.logprobs: list[TokenLogprobs] = []
         self.rounds: list[RoundReport] = []
 
     def add(self, event: Event) -> str:
@@ -28,6 +29,7 @@ class Answer:
             case _:
                 self.texts.append(event.text)
                 self.token_ids += event.token_ids
+                self.logprobs += event.logprobs
                 if event.round is not None:
                     self.rounds.append(event.round)
                 return event.text
@@ -44,10 +46,13 @@ class Answer:
         return self.finished.num_completion_tokens / self.finished.duration_us * 1e6
 
     def as_json(self) -> dict[str, Any]:
-        """The document of `paceline generate --json`. The answer is complete."""
+        """The document of `paceline generate --json`. The answer is complete.
+
+        It holds log-probabilities if they were asked for.
+        """
         started, finished = self.started, self.finished
         assert started is not None and finished is not None
-        return {
+        document = {
             "id": started.id,
             "trace_id": started.trace_id,
             "text": self.text,
@@ -64,6 +69,16 @@ class Answer:
                 "tokens_per_s": self.tokens_per_s,
             },
         }
+        if self.logprobs:
+            document["logprobs"] = [
+                {
+                    "token_id": token_id,
+                    "logprob": token.logprob,
+                    "top": list(zip(token.top_token_ids, token.top_logprobs, strict=True)),
+                }
+                for token_id, token in zip(self.token_ids, self.logprobs, strict=True)
+            ]
+        return document
 
 
 def speculation_json(finished: Finished) -> dict[str, float]:

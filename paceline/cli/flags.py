@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from paceline.params import Speculation
+from paceline.params import SamplingMode, Speculation
 
 DEFAULT_GATEWAY = "127.0.0.1:7000"
 
@@ -21,6 +21,15 @@ class SpeculationChoice(StrEnum):
         return Speculation[self.name]
 
 
+class ModeChoice(StrEnum):
+    COUPLED = "coupled"
+    REJECTION = "rejection"
+
+    @property
+    def value_on_the_wire(self) -> SamplingMode:
+        return SamplingMode[self.name]
+
+
 def address(text: str) -> str:
     """HOST:PORT as it is. Raises BadParameter for anything else."""
     host, colon, port = text.rpartition(":")
@@ -31,6 +40,34 @@ def address(text: str) -> str:
 
 def _uint32(value: int) -> int:
     return _within_bits(value, 32)
+
+
+def _uint32s(values: list[int]) -> list[int]:
+    return [_uint32(value) for value in values]
+
+
+def _optional_uint32(value: int | None) -> int | None:
+    return None if value is None else _uint32(value)
+
+
+def logit_bias(pairs: list[str]) -> dict[int, float]:
+    """Token id -> bias, from words such as 262=-100. Raises BadParameter."""
+    biases: dict[int, float] = {}
+    for pair in pairs:
+        token_id, _, bias = pair.partition("=")
+        try:
+            number, value = int(token_id), float(bias)
+        except ValueError:
+            raise typer.BadParameter(f"{pair!r} is not ID=BIAS, such as 262=-100") from None
+        if number in biases:
+            raise typer.BadParameter(f"token id {number} is given twice")
+        biases[_uint32(number)] = _finite(value)
+    return biases
+
+
+def _are_biases(pairs: list[str]) -> list[str]:
+    logit_bias(pairs)
+    return pairs
 
 
 def uint64(value: int | None) -> int | None:
@@ -75,6 +112,62 @@ Temperature = Annotated[
 TopP = Annotated[float, typer.Option(metavar="P", callback=_finite, help="In (0, 1]; 1 is off.")]
 TopK = Annotated[int, typer.Option(callback=_uint32, metavar="K", help="0 is off.")]
 MinP = Annotated[float, typer.Option(metavar="P", callback=_finite, help="In [0, 1]; 0 is off.")]
+RepetitionPenalty = Annotated[
+    float,
+    typer.Option(metavar="X", callback=_finite, help="Above 0, of prompt and answer; 1 is off."),
+]
+PresencePenalty = Annotated[
+    float,
+    typer.Option(metavar="X", callback=_finite, help="From -2 to 2, for a token in the answer."),
+]
+FrequencyPenalty = Annotated[
+    float,
+    typer.Option(metavar="X", callback=_finite, help="From -2 to 2, each time it is there."),
+]
+LogitBias = Annotated[
+    list[str],
+    typer.Option(
+        metavar="ID=BIAS",
+        callback=_are_biases,
+        help="Bias of a token id, from -100 (banned) to 100. May be repeated.",
+    ),
+]
+MinTokens = Annotated[
+    int,
+    typer.Option(callback=_uint32, metavar="N", help="No end or stop token before this many."),
+]
+StopTokenIds = Annotated[
+    list[int],
+    typer.Option(
+        "--stop-token-id",
+        metavar="ID",
+        callback=_uint32s,
+        help="End the answer after this token. May be repeated.",
+    ),
+]
+IgnoreEos = Annotated[
+    bool, typer.Option("--ignore-eos", help="Go on after the model's own end of the answer.")
+]
+Logprobs = Annotated[
+    int | None,
+    typer.Option(
+        "--logprobs",
+        metavar="N",
+        callback=_optional_uint32,
+        help="With --json: log-probabilities of each token and of the N likeliest ones.",
+        show_default=False,
+    ),
+]
+Mode = Annotated[
+    ModeChoice,
+    typer.Option(help="coupled: speculation changes no token; rejection: not their distribution."),
+]
+Answers = Annotated[
+    int,
+    typer.Option(
+        "--n", min=1, callback=_uint32, metavar="N", help="Answers, each with a seed of its own."
+    ),
+]
 MaxTokens = Annotated[
     int,
     typer.Option(callback=_uint32, metavar="N", help="The answer's longest length."),

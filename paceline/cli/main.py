@@ -16,10 +16,12 @@ from paceline import __version__
 COMMANDS = {
     "up": "Start gateway, verifier and drafter on this machine.",
     "down": "Stop the services that `paceline up` started.",
-    "generate": "Ask for one answer and stream it.",
+    "generate": "Ask for one answer and stream it, or for several with --n.",
     "chat": "Hold a conversation in the terminal.",
     "rounds": "Watch rounds as they happen.",
     "compare": "Measure plain against speculative decoding on a running gateway.",
+    "certify": "Prove that a gateway's answers do not depend on speculation.",
+    "doctor": "Check what this machine and model can promise, and how fast.",
     "health": "Ask a service whether it is serving.",
 }
 

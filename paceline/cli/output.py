@@ -4,7 +4,8 @@ Results go to stdout, everything about them to stderr. Without a terminal there 
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.table import Table
@@ -46,6 +47,25 @@ def print_error(line: str) -> None:
 
 def print_note(line: str) -> None:
     console(stderr=True).print(line, style="dim", soft_wrap=True)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """A spinner on stderr at a terminal, a line elsewhere."""
+    shown = console(stderr=True)
+    if not shown.is_terminal:
+        print_note(what)
+        yield
+        return
+    with shown.status(what):
+        yield
+
+
+def print_answer(answer: Answer, number: int, count: int) -> None:
+    """A complete answer under a heading: one of several."""
+    assert answer.started is not None
+    write_text(f"== answer {number} of {count}, seed {answer.started.seed}\n")
+    write_text(answer.text if answer.text.endswith("\n") else f"{answer.text}\n")
 
 
 def print_summary(answer: Answer) -> None:
