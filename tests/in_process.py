@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import torch
+
 from drafter_service.config import DrafterSettings
 from drafter_service.drafters import open_drafter
 from drafter_service.engine import DraftEngine
@@ -27,7 +29,11 @@ DEADLINE_S = 30.0
 @asynccontextmanager
 async def services(target: str, drafter: DrafterSettings | None) -> AsyncIterator[str]:
     """The gateway's address, once the drafter is connected, if there is one."""
+    num_threads = torch.get_num_threads()
     async with AsyncExitStack() as stack:
+        # Small layers on few cores: two threads would mostly wait for each other.
+        torch.set_num_threads(1)
+        stack.callback(torch.set_num_threads, num_threads)
         drafters = [await stack.enter_async_context(_drafter(drafter))] if drafter else []
         verifier = await stack.enter_async_context(_verifier(target, drafters))
         yield await stack.enter_async_context(_gateway(verifier))

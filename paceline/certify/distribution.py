@@ -24,7 +24,7 @@ _LENGTHS = (1, 3)
 _MAX_TOKENS = 10
 # Blocks of one token end in a bonus token often, longer ones test block verification.
 _DRAFT_TOKENS = (1, 3)
-_TEMPERATURE = 4.0
+_TEMPERATURE = 3.0
 _BIAS = 100.0
 
 
