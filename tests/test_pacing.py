@@ -36,6 +36,19 @@ def test_waiting_pays_for_a_quick_drafter_only():
     assert pacing.wait_us(8, rho=1 / 20_000) == 0.0
 
 
+def test_a_lookup_that_seldom_finds_anything_is_soon_not_waited_for():
+    pacing, waited_us, rounds = Pacing(latency_us=2_000.0), 0.0, 0
+    while pacing.wait_us(8, rho=1 / 40_000):
+        waited_us += 2_000.0
+        rounds += 1
+        pacing.answered(2_000.0, num_tokens=0)
+    assert rounds > 3
+    assert waited_us < 50_000.0
+    for _ in range(3):
+        pacing.answered(2_000.0, num_tokens=8)
+    assert pacing.wait_us(8, rho=1 / 40_000) > 0.0
+
+
 def test_a_drafter_that_never_answers_is_soon_not_waited_for():
     pacing, waits = Pacing(), []
     for _ in range(50):

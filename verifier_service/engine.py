@@ -278,7 +278,7 @@ class Engine:
             # A block that came too late tells as much about the drafter's pace as one in time.
             sent_ns = sequence.commit_ns.pop(block.epoch, None)
             if sent_ns is not None:
-                sequence.pacing.answered((arrived_ns - sent_ns) / 1e3)
+                sequence.pacing.answered((arrived_ns - sent_ns) / 1e3, len(block.token_ids))
             if receipt is receipt.STALE:
                 stale += 1
             else:

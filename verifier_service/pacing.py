@@ -64,6 +64,8 @@ class Pacing:
     # Estimate of P(a tested draft token is accepted), and of the time from a commit to a draft.
     acceptance: float = 0.7
     latency_us: float = 0.0
+    # Share of its answers that proposed anything: a lookup often has nothing.
+    hit_rate: float = 0.5
     ledger_us: float = 0.0
     elapsed_us: float = 0.0
     _paused_rounds: int = field(default=0)
@@ -88,14 +90,16 @@ class Pacing:
         a = self.acceptance
         expected = a * (1 - a**max_draft_tokens) / (1 - a) if a < 1 else float(max_draft_tokens)
         patience = 2 * self.latency_us + _PATIENCE_US
-        return min(patience, MAX_WAIT_US) if expected > rho * patience else 0.0
+        worth = self.hit_rate * expected > rho * patience
+        return min(patience, MAX_WAIT_US) if worth else 0.0
 
     @property
     def is_paused(self) -> bool:
         return self._paused_rounds > 0
 
-    def answered(self, latency_us: float) -> None:
-        """A draft arrived this long after the commit it continues."""
+    def answered(self, latency_us: float, num_tokens: int) -> None:
+        """A draft, empty or not, arrived this long after the commit it continues."""
+        self.hit_rate += 0.1 * ((num_tokens > 0) - self.hit_rate)
         known = self.latency_us > 0.0
         self.latency_us = 0.8 * self.latency_us + 0.2 * latency_us if known else latency_us
 
