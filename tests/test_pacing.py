@@ -2,7 +2,12 @@
 
 import pytest
 
+from paceline.params import SamplingParams, Speculation
+from paceline.rounds import PlainReason
+from paceline.sampling import SamplingState
+from verifier_service.mailbox import Mailbox
 from verifier_service.pacing import BUDGET_SHARE, BUDGET_US, Pacing, StepTime
+from verifier_service.sequence import Request, VerifierSequence, plain_reason
 
 
 def test_step_time_finds_base_and_slope():
@@ -94,3 +99,18 @@ def test_a_drafter_that_becomes_good_is_used_again():
             plain_us=plain_us,
         )
     assert speculated > 500
+
+
+@pytest.mark.parametrize(
+    ("speculation", "reason"),
+    [(Speculation.AUTO, PlainReason.BUDGET), (Speculation.FIXED, PlainReason.NO_DRAFTER)],
+)
+def test_a_spent_budget_stops_auto_and_never_fixed(speculation, reason):
+    params = SamplingParams(max_tokens=20)
+    request = Request([1], [], params, seed=1, speculation=speculation, max_draft_tokens=8)
+    sequence = VerifierSequence(request, Mailbox(1, 5, 8), lambda _: None, 0, 0)
+    sequence.state = SamplingState(params, 1, [1], vocab_size=5)
+    sequence.pacing.learn(tested=1, accepted=0, output=1, time_us=1e6, plain_us=2e4)
+    assert sequence.pacing.is_paused
+    assert plain_reason(sequence) is reason
+    assert sequence.is_over_budget == (speculation is Speculation.AUTO)

@@ -407,7 +407,7 @@ class Engine:
         commit = sequence.mailbox.commit(token_ids)
         if sequence.link is None:
             return
-        limit = 0 if sequence.pacing.is_paused else sequence.draft_limit
+        limit = 0 if sequence.is_over_budget else sequence.draft_limit
         sequence.awaits_draft = limit > 0 and not len(sequence.mailbox)
         sequence.note_commit()
         self._links.commit(sequence, commit, limit)

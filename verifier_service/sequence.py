@@ -135,6 +135,11 @@ class VerifierSequence:
         return self.credit is not None and self.credit <= 0
 
     @property
+    def is_over_budget(self) -> bool:
+        """Speculation has cost too much for now. A fixed length is for measurements: never."""
+        return self.pacing.is_paused and self.request.speculation is not Speculation.FIXED
+
+    @property
     def draft_limit(self) -> int:
         """The longest block that still makes sense: the token after it must fit as well."""
         left = self.params.max_tokens - len(self.state.output)
@@ -190,7 +195,7 @@ def plain_reason(sequence: VerifierSequence) -> PlainReason:
         return PlainReason.SPECULATION_OFF
     if sequence.draft_limit == 0:
         return PlainReason.NO_ROOM
-    if sequence.pacing.is_paused:
+    if sequence.is_over_budget:
         return PlainReason.BUDGET
     if len(sequence.mailbox):
         return PlainReason.NOT_WORTH
