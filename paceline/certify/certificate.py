@@ -10,7 +10,8 @@ from paceline.certify.check import Check, refused, unless_refused
 from paceline.certify.distribution import distribution_checks
 from paceline.certify.equality import BUILT_IN, Prompt, equality_check
 from paceline.certify.parameters import parameter_checks
-from paceline.certify.trials import base_requests, trials
+from paceline.certify.trial import base_requests
+from paceline.certify.trials import trials
 from paceline.client import GatewayClient
 from paceline.rounds import SpeculationTotals
 from paceline.server import Refusal

@@ -105,7 +105,7 @@ def judge(
     """
     sides = [[reply.token_ids for reply in replies] for replies in (plain, speculative)]
     heads = {length: g_test(*(_heads(side, length) for side in sides)) for length in _LENGTHS}
-    p_values = {f"the start of {length}": test.p_value for length, test in heads.items()}
+    p_values = {f"a head of {length} tokens": test.p_value for length, test in heads.items()}
     counters = [[_phrases(token_ids) for token_ids in side] for side in sides]
     for phrase in _frequent(counter for side in counters for counter in side):
         counts = [[counter[phrase] for counter in side] for side in counters]

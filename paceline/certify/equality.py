@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from paceline.certify.asker import Asker
 from paceline.certify.check import Check
-from paceline.certify.compare import Difference, differences
+from paceline.certify.differences import Difference, differences
 from paceline.events import ChatMessage, DraftPolicy, Request
 from paceline.params import SamplingParams, Speculation
 

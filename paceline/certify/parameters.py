@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from paceline.certify.asker import Asker, Reply
 from paceline.certify.check import Check, refused, unless_refused
-from paceline.certify.compare import differences
-from paceline.certify.trials import LOGPROB_TOLERANCE, Trial, unusable
+from paceline.certify.differences import differences
+from paceline.certify.effects import LOGPROB_TOLERANCE
+from paceline.certify.trial import Trial, unusable
 from paceline.events import DraftPolicy, Request, TokenLogprobs
 from paceline.params import Speculation
 from paceline.server import Refusal
