@@ -1,0 +1,79 @@
+"""The figures of a report as SVG for a page or PNG for a file. Needs matplotlib (extra `bench`)."""
+
+import io
+import re
+from collections.abc import Iterator
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from paceline.bench.drawings import DRAWINGS, Drawing
+from paceline.bench.palette import INK, MUTED, ROLES
+from paceline.bench.result import Result
+
+_STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "paceline",
+    "font.family": "sans-serif",
+    "font.size": 9.5,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "hatch.linewidth": 0.6,
+}
+
+
+def draw_svg(result: Result) -> dict[str, str]:
+    """Name -> an <svg> element for HTML, in the page's colours (`palette.ROLES`), with no URL."""
+    return {
+        drawing.name: _inline(_saved(figure, "svg").decode(), drawing.name)
+        for drawing, figure in _drawn(result)
+    }
+
+
+def draw_png(result: Result) -> dict[str, bytes]:
+    """Name -> a PNG on white."""
+    return {drawing.name: _saved(figure, "png") for drawing, figure in _drawn(result)}
+
+
+def _drawn(result: Result) -> Iterator[tuple[Drawing, Figure]]:
+    """Drawn one by one and saved while the style is set."""
+    with matplotlib.rc_context(_STYLE):
+        for drawing in DRAWINGS:
+            figure = drawing.draw(result)
+            if figure is not None:
+                yield drawing, figure
+
+
+def _saved(figure: Figure, kind: str) -> bytes:
+    target = io.BytesIO()
+    # A date would make every report differ.
+    metadata = {"Date": None} if kind == "svg" else None
+    figure.savefig(
+        target,
+        format=kind,
+        dpi=160,
+        transparent=kind == "svg",
+        facecolor="white",
+        metadata=metadata,
+    )
+    return target.getvalue()
+
+
+def _inline(svg: str, name: str) -> str:
+    """For HTML: without header, metadata and namespaces, its ids its own, colours as variables."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'href="#', f'href="#{name}-', svg)
+    svg = re.sub(r"url\(#", f"url(#{name}-", svg)
+    for role, (light, _) in ROLES.items():
+        svg = svg.replace(light, f"var(--{role})")
+    return svg.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)
