@@ -1,11 +1,12 @@
 """What each figure of a report shows, on matplotlib's axes. Knows no file format and no page.
 
+Each function gives None where a result has no data for it.
+
 Nothing depends on colour alone: arms differ by marker and line, sources by hatching, and values are
 written beside their marks. Colours are names of `palette`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -22,15 +23,6 @@ _WIDTH = 9.0
 _MAX_POSITIONS = 12
 # Fewer tests than this are no rate.
 _MIN_TESTS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """A figure: its file's name, its heading, and what draws it; None where there is no data."""
-
-    name: str
-    title: str
-    draw: Callable[[Result], Figure | None]
 
 
 def _panels(rows: int, columns: int, height: float) -> tuple[Figure, list[list[Axes]]]:
@@ -218,9 +210,7 @@ def latencies(result: Result) -> Figure | None:
         ("time to first token, ms", lambda s: [] if s.ttft_us is None else [s.ttft_us]),
         (
             "time per output token, ms",
-            lambda s: (
-                [] if s.time_per_output_token_us is None else [s.time_per_output_token_us]
-            ),
+            lambda s: [] if s.time_per_output_token_us is None else [s.time_per_output_token_us],
         ),
         ("gap between deliveries, ms", lambda s: [float(gap) for gap, _ in s.gaps_us()]),
     ]
@@ -289,7 +279,9 @@ def loads(result: Result) -> Figure | None:
             )
         line[2].axhline(1.0, color=INK, linewidth=1.0, linestyle=(0, (4, 3)))
         for panel, name in zip(
-            line, ("tokens/s, all requests", "time per output token p95, ms", "speed-up"), strict=True
+            line,
+            ("tokens/s, all requests", "time per output token p95, ms", "speed-up"),
+            strict=True,
         ):
             panel.grid(visible=False)
             panel.grid(axis="y", color=GRID, linewidth=0.8)
@@ -409,13 +401,14 @@ def _legend(figure: Figure, panel: Axes) -> None:
     )
 
 
-DRAWINGS = (
-    Drawing("speed-up", "Speed-up by category", speed_up),
-    Drawing("acceptance-by-position", "Acceptance by position", acceptance_by_position),
-    Drawing("tokens-per-round", "Tokens per round", tokens_per_round),
-    Drawing("source-share", "Where the tokens came from", source_share),
-    Drawing("latencies", "Latency, plain against speculative", latencies),
-    Drawing("loads", "Under load", loads),
-    Drawing("predicted-gain", "Predicted against measured gain", predicted),
-    Drawing("break-even", "Break-even", break_even),
-)
+# Named as in `captions`.
+DRAWINGS: dict[str, Callable[[Result], Figure | None]] = {
+    "speed-up": speed_up,
+    "acceptance-by-position": acceptance_by_position,
+    "tokens-per-round": tokens_per_round,
+    "source-share": source_share,
+    "latencies": latencies,
+    "loads": loads,
+    "predicted-gain": predicted,
+    "break-even": break_even,
+}

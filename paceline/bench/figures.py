@@ -3,15 +3,16 @@
 import io
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
 
-from paceline.bench.drawings import DRAWINGS, Drawing
+from paceline.bench.drawings import DRAWINGS
 from paceline.bench.palette import INK, MUTED, ROLES
 from paceline.bench.result import Result
 
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "paceline",
     "font.family": "sans-serif",
@@ -29,24 +30,21 @@ _STYLE = {
 
 def draw_svg(result: Result) -> dict[str, str]:
     """Name -> an <svg> element for HTML, in the page's colours (`palette.ROLES`), with no URL."""
-    return {
-        drawing.name: _inline(_saved(figure, "svg").decode(), drawing.name)
-        for drawing, figure in _drawn(result)
-    }
+    return {name: _inline(_saved(figure, "svg").decode(), name) for name, figure in _drawn(result)}
 
 
 def draw_png(result: Result) -> dict[str, bytes]:
     """Name -> a PNG on white."""
-    return {drawing.name: _saved(figure, "png") for drawing, figure in _drawn(result)}
+    return {name: _saved(figure, "png") for name, figure in _drawn(result)}
 
 
-def _drawn(result: Result) -> Iterator[tuple[Drawing, Figure]]:
+def _drawn(result: Result) -> Iterator[tuple[str, Figure]]:
     """Drawn one by one and saved while the style is set."""
     with matplotlib.rc_context(_STYLE):
-        for drawing in DRAWINGS:
-            figure = drawing.draw(result)
+        for name, draw in DRAWINGS.items():
+            figure = draw(result)
             if figure is not None:
-                yield drawing, figure
+                yield name, figure
 
 
 def _saved(figure: Figure, kind: str) -> bytes:

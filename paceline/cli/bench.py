@@ -216,7 +216,9 @@ def _figures() -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("paceline"):
             raise
-        output.print_error("figures need matplotlib; install it with: pip install 'paceline[bench]'")
+        output.print_error(
+            "figures need matplotlib; install it with: pip install 'paceline[bench]'"
+        )
         raise typer.Exit(2) from None
 
 

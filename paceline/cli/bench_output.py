@@ -1,6 +1,6 @@
 """What `paceline bench` and `paceline compare` print: a progress bar, tables, verdicts."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.progress import (
@@ -13,9 +13,9 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from paceline.bench import verdict
-from paceline.bench.result import ALL, ArmSummary, Economics, Result, Row
-from paceline.bench.sample import LoadKind, Sample
+from paceline.bench import tables, verdict
+from paceline.bench.result import ALL, Result
+from paceline.bench.sample import Sample
 from paceline.cli import output
 
 _NOTES_WITHOUT_TERMINAL = 20
@@ -57,12 +57,8 @@ def progress(what: str, num_answers: int) -> Iterator[Callable[[Sample], None]]:
 def print_result(result: Result, *, with_latencies: bool) -> None:
     """The tables and the verdicts, on stdout."""
     console = output.console()
-    console.print(_speed(result))
-    if with_latencies:
-        console.print(_latencies(result))
-        console.print(_economics(result))
-    if len({row.load for row in result.loads}) > 1:
-        console.print(_loads(result))
+    for table in tables.tables(result) if with_latencies else [tables.speed(result)]:
+        console.print(_shown(table))
     for line in verdict_lines(result):
         console.print(line, soft_wrap=True)
 
@@ -75,137 +71,15 @@ def verdict_lines(result: Result) -> list[str]:
     return [*lines, *verdict.trust(result)]
 
 
-def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for name in left:
-        table.add_column(name, no_wrap=True)
-    for name in right:
-        table.add_column(name, justify="right", no_wrap=True)
+def _shown(found: tables.Table) -> Table:
+    table = Table(title=found.title, title_justify="left", header_style="bold")
+    for number, name in enumerate(found.columns):
+        # Values are never cut; headings wrap.
+        table.add_column(name, justify="left" if number == 0 else "right")
+    before = None
+    for cells in found.rows:
+        if ALL in (cells[0], before) and cells[0] != before:
+            table.add_section()
+        table.add_row(*cells)
+        before = cells[0]
     return table
-
-
-def _add(table: Table, row: Row, *cells: str) -> None:
-    if row.category == ALL:
-        table.add_section()
-    table.add_row(row.category or "-", f"{row.temperature:g}", *cells)
-    if row.category == ALL:
-        table.add_section()
-
-
-def _speed(result: Result) -> Table:
-    table = _table(
-        "Plain against speculative decoding",
-        ("category", "T"),
-        (
-            *("prompts", "plain\ntokens/s", "speculative\ntokens/s"),
-            *("speed-up (95 %)", "acceptance_\nrate", "draft_\nefficiency"),
-            *("mean_\nacceptance_\nlength", "identical"),
-        ),
-    )
-    for row in result.rows:
-        num_pairs, differ = len(row.pairs), row.num_identical < len(row.pairs)
-        _add(
-            table,
-            row,
-            str(row.num_prompts),
-            f"{row.plain.tokens_per_s:.1f}",
-            f"{row.speculative.tokens_per_s:.1f}",
-            verdict.interval(row.speed_up),
-            f"{row.totals.acceptance_rate:.2f}",
-            f"{row.totals.draft_efficiency:.2f}",
-            f"{row.totals.mean_acceptance_length:.2f}",
-            f"{row.num_identical}/{num_pairs}" + (" DIFFER" if differ else ""),
-        )
-    return table
-
-
-def _latencies(result: Result) -> Table:
-    table = _table(
-        "Latency in ms, p50 / p95 / p99",
-        ("category", "T", "arm"),
-        ("time to first token", "time per output token", "gap between deliveries"),
-    )
-    for row in result.rows:
-        for name, arm in (("plain", row.plain), ("speculative", row.speculative)):
-            if row.category == ALL and name == "plain":
-                table.add_section()
-            table.add_row(
-                row.category if name == "plain" else "",
-                f"{row.temperature:g}" if name == "plain" else "",
-                name,
-                *(quantiles(values) for values in latencies(arm)),
-            )
-    return table
-
-
-def latencies(arm: ArmSummary) -> tuple[tuple[float, ...], ...]:
-    return arm.ttft_ms, arm.time_per_output_token_ms, arm.gap_ms
-
-
-def quantiles(values: Sequence[float]) -> str:
-    return " / ".join(f"{value:.0f}" if value >= 100 else f"{value:.1f}" for value in values) or "-"
-
-
-def _economics(result: Result) -> Table:
-    table = _table(
-        "What a round costs and gives; the last two columns are estimates",
-        ("category", "T"),
-        (
-            *("plain step\nms", "drafted round\nin plain steps", "draft\ntokens"),
-            *("acceptance_\nrate", "break-even\nacceptance", "predicted\nspeed-up"),
-            *("best draft\nlength", "its gain"),
-        ),
-    )
-    for row in result.rows:
-        _add(table, row, *economics_cells(row))
-    return table
-
-
-def economics_cells(row: Row) -> list[str]:
-    found = row.economics
-    if found is None:
-        return ["-"] * 8
-    return [
-        f"{found.plain_step_ms:.1f}",
-        f"{found.drafted_round:.2f}",
-        f"{found.mean_draft_length:.1f}",
-        f"{row.totals.acceptance_rate:.2f}",
-        "none pays" if found.break_even is None else f"{found.break_even:.2f}",
-        f"{found.predicted:.2f}x",
-        *_best(found),
-    ]
-
-
-def _best(found: Economics) -> tuple[str, str]:
-    if found.best_length is None:
-        return "-", "-"
-    return str(found.best_length.num_draft_tokens), f"{found.best_length.gain:.2f}x"
-
-
-def _loads(result: Result) -> Table:
-    table = _table(
-        "Under load",
-        ("load", "T"),
-        (
-            *("plain\ntokens/s", "speculative\ntokens/s", "speed-up (95 %)"),
-            *("time per output token\np95 ms, plain / spec.", "latency p95 ms\nplain / spec."),
-            "identical",
-        ),
-    )
-    for row in result.loads:
-        kind = " (latency)" if row.load.kind is LoadKind.OPEN else ""
-        table.add_row(
-            row.load.label,
-            f"{row.temperature:g}",
-            f"{row.plain.tokens_per_s:.1f}",
-            f"{row.speculative.tokens_per_s:.1f}",
-            verdict.interval(row.speed_up) + kind,
-            _p95s(row.plain.time_per_output_token_ms, row.speculative.time_per_output_token_ms),
-            _p95s(row.plain.latency_ms, row.speculative.latency_ms),
-            f"{row.num_identical}/{row.num_pairs}",
-        )
-    return table
-
-
-def _p95s(plain: Sequence[float], speculative: Sequence[float]) -> str:
-    return " / ".join(f"{values[1]:.0f}" if values else "-" for values in (plain, speculative))

@@ -1,4 +1,4 @@
-"""Measures a plan on a gateway, for `paceline bench` and `paceline compare`. Prints nothing itself."""
+"""Measures a plan on a gateway: what `paceline bench` and `paceline compare` share."""
 
 import asyncio
 import os
