@@ -17,7 +17,7 @@ from matplotlib.ticker import PercentFormatter
 from paceline.bench import economics, verdict
 from paceline.bench.palette import GRID, HATCHES, INK, MUTED, PLAIN, SOURCES, SPECULATIVE
 from paceline.bench.result import Result, Row
-from paceline.bench.sample import Sample
+from paceline.bench.sample import Load, LoadKind, Sample
 
 _WIDTH = 9.0
 _MAX_POSITIONS = 12
@@ -228,7 +228,7 @@ def latencies(result: Result) -> Figure | None:
             panel.grid(axis="y", color=GRID, linewidth=0.8)
         _heading(line[0], temperature)
         line[0].set_ylabel("share at most this long")
-    axes[0][-1].legend(frameon=False, labelcolor=INK, fontsize=9, loc="lower right")
+    _legend(figure, axes[0][0])
     return figure
 
 
@@ -285,14 +285,19 @@ def loads(result: Result) -> Figure | None:
         ):
             panel.grid(visible=False)
             panel.grid(axis="y", color=GRID, linewidth=0.8)
-            panel.set_xticks(places, [row.load.label.replace(" ", "\n", 1) for row in rows])
+            panel.set_xticks(places, [_short(row.load) for row in rows])
+            panel.set_xlabel("requests at a time, or per second")
             panel.set_ylabel(name)
             panel.margins(x=0.2, y=0.2)
         for panel in line[:2]:
             panel.set_ylim(bottom=0)
         _heading(line[0], temperature)
-    axes[0][0].legend(frameon=False, labelcolor=INK, fontsize=9)
+    _legend(figure, axes[0][0])
     return figure
+
+
+def _short(load: Load) -> str:
+    return f"{load.value:g}" if load.kind is LoadKind.CLOSED else f"{load.value:g}/s"
 
 
 def predicted(result: Result) -> Figure | None:

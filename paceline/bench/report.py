@@ -122,13 +122,17 @@ def _figure(name: str, svg: str, result: Result) -> str:
 
 
 def _table(table: Table) -> str:
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.columns)
+    head = "".join(f'<th scope="col">{_breakable(name)}</th>' for name in table.columns)
     body = "".join(_line(cells) for cells in table.rows)
     return (
         f"<section><h2>{escape(table.title)}</h2>"
         f'<p class="note">{escape(table.explanation)}</p><div class="scroll"><table>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></section>"
     )
+
+
+def _breakable(name: str) -> str:
+    return escape(name).replace("_\n", "_<wbr>").replace("\n", " ")
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -46,7 +46,7 @@ table {{ border-collapse: collapse; width: 100%; font-size: .86rem;
 caption {{ text-align: left; color: var(--muted); padding: .2rem 0 .4rem; }}
 th, td {{ padding: .32rem .6rem; text-align: right; border-bottom: 1px solid var(--grid);
   white-space: nowrap; }}
-th {{ font-weight: 600; vertical-align: bottom; }}
+th {{ font-weight: 600; vertical-align: bottom; }} thead th {{ white-space: normal; }}
 th:first-child, td:first-child {{ text-align: left; padding-left: 0; }}
 tr.all > * {{ font-weight: 650; border-top: 2px solid var(--grid); }}
 @media print {{ body {{ background: none; }} section {{ break-inside: avoid; }} }}

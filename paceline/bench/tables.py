@@ -10,7 +10,7 @@ from paceline.bench.sample import LoadKind
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The first column names a row; the second of those by category is the temperature."""
+    """The first column names a row. A newline in a column's name is where it may break."""
 
     title: str
     explanation: str
@@ -29,9 +29,9 @@ def speed(result: Result) -> Table:
         "Plain against speculative decoding",
         "Tokens per second of one stream, whole requests; intervals of 95 % over prompts.",
         (
-            *("category", "T", "prompts", "plain tokens/s", "speculative tokens/s"),
-            *("speed-up (95 %)", "acceptance_ rate", "draft_ efficiency"),
-            *("mean_ acceptance_ length", "identical"),
+            *("category", "T", "prompts", "plain\ntokens/s", "speculative\ntokens/s"),
+            *("speed-up (95 %)", "acceptance_\nrate", "draft_\nefficiency"),
+            *("mean_\nacceptance_\nlength", "identical"),
         ),
         tuple(
             (
@@ -80,9 +80,9 @@ def economics(result: Result) -> Table:
         "acceptance_rate that does. The best draft length and its gain are estimates, from "
         "acceptance by position and a fit of round times, for drafts that are chains.",
         (
-            *("category", "T", "plain step ms", "drafted round in plain steps", "draft tokens"),
-            *("acceptance_ rate", "break-even acceptance", "predicted speed-up"),
-            *("best draft length (est.)", "its gain (est.)"),
+            *("category", "T", "plain\nstep ms", "drafted round\nin plain steps", "draft\ntokens"),
+            *("acceptance_\nrate", "break-even\nacceptance", "predicted\nspeed-up"),
+            *("best length\n(estimate)", "its gain\n(estimate)"),
         ),
         tuple((*_name(row), *_economics_cells(row)) for row in result.rows),
     )
@@ -91,10 +91,11 @@ def economics(result: Result) -> Table:
 def loads(result: Result) -> Table:
     return Table(
         "Under load",
-        "Tokens per second of all requests together; at a rate the speed-up is of mean latency.",
+        "Tokens per second of all requests together; at a rate the speed-up is of mean latency. "
+        "Both: plain / speculative.",
         (
-            *("load", "T", "plain tokens/s", "speculative tokens/s", "speed-up (95 %)"),
-            *("time per output token p95 ms, plain / spec.", "latency p95 ms, plain / spec."),
+            *("load", "T", "plain\ntokens/s", "speculative\ntokens/s", "speed-up (95 %)"),
+            *("time per token\np95 ms, both", "latency\np95 ms, both"),
             "identical",
         ),
         tuple(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rich.box import SIMPLE_HEAD
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -72,10 +73,17 @@ def verdict_lines(result: Result) -> list[str]:
 
 
 def _shown(found: tables.Table) -> Table:
-    table = Table(title=found.title, title_justify="left", header_style="bold")
+    table = Table(
+        title=found.title,
+        title_justify="left",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+    )
     for number, name in enumerate(found.columns):
-        # Values are never cut; headings wrap.
-        table.add_column(name, justify="left" if number == 0 else "right")
+        # In a narrow terminal a value is folded, never cut.
+        table.add_column(name, justify="left" if number == 0 else "right", overflow="fold")
     before = None
     for cells in found.rows:
         if ALL in (cells[0], before) and cells[0] != before:
