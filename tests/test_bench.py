@@ -120,12 +120,19 @@ def test_bench_takes_categories_limits_pairs_seeds_and_loads(
     assert "Under load" in done.stdout and "500 per second" in done.stdout
 
 
-def test_bench_counts_what_fails_and_goes_on(paceline: Any, fake: FakeGateway, own: str):
+def test_bench_counts_what_fails_and_goes_on(
+    paceline: Any, fake: FakeGateway, own: str, tmp_path: Path
+):
     fake.refusal = Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "full")
     # The first prompt's warming and its plain answer.
     fake.refusals_left = 2
-    done = paceline("bench", "--prompts", own, "--temperature", "0", "--warm-up", "0")
+    plots = tmp_path / "plots"
+    done = paceline(
+        *("bench", "--prompts", own, "--temperature", "0", "--warm-up", "0"),
+        *("--plots", str(plots)),
+    )
     assert done.exit_code == 0, done.output
+    assert (plots / "speed-up.png").exists() and len(list(plots.iterdir())) == 7
     assert "Requests that failed and are in no figure but this: 1 plain RESOURCE_EXHAUSTED." in (
         done.stdout
     )
@@ -212,8 +219,21 @@ def test_the_projects_own_prompts_come_with_the_package(paceline: Any, fake: Fak
     assert "Identical token ids in 9 of 9 pairs." in done.stdout
 
 
-async def test_an_open_load_is_timed_from_the_intended_start(fake: FakeGateway, address: str):
+class HoldingGateway(FakeGateway):
+    """Holds the answers of more than one token, until they are released for good."""
+
+    held = False
+
+    def _answer(self, params: Any, *rest: Any) -> Iterator[tuple[str, Any]]:
+        if params.max_tokens > 1 and not self.held:
+            self.held = True
+            self.released.clear()
+        return super()._answer(params, *rest)
+
+
+async def test_an_open_load_is_timed_from_the_intended_start():
     """Arrivals do not wait for answers: held ones all wait, from the moment they were due."""
+    fake = HoldingGateway()
     questions = [Question((ChatMessage("user", str(n)),), "qa") for n in range(4)]
     plan = Plan(questions, (0.0,), (Load(LoadKind.OPEN, 1000.0),), max_tokens=3, warm_up=0)
     samples: list[Sample] = []
@@ -222,14 +242,11 @@ async def test_an_open_load_is_timed_from_the_intended_start(fake: FakeGateway, 
         raise AssertionError(refusal)
 
     loop = asyncio.get_running_loop()
-    async with GatewayClient(address) as client:
-        runner = Runner(client, plan, samples.append, refused)
-        running = asyncio.create_task(runner.run())
-        async with asyncio.timeout(10):
-            # Four that warm the cache, of one token each.
-            while len(fake.requests) < 4:
-                await asyncio.sleep(0.005)
-            fake.released.clear()
+    with serve(fake) as address:
+        async with GatewayClient(address) as client, asyncio.timeout(10):
+            runner = Runner(client, plan, samples.append, refused)
+            running = asyncio.create_task(runner.run())
+            # Four that warm the cache, then the plain arm.
             while len(fake.requests) < 8:
                 await asyncio.sleep(0.005)
             began = loop.time()
@@ -287,24 +304,24 @@ async def test_the_real_stack_is_measured_and_reported(tmp_path: Path):
         for n, category in enumerate(("repeats", "repeats", "other"), start=1)
     ]
     file.write_text("\n".join(map(json.dumps, lines)))
-    async with services(target, DrafterSettings(drafter="lookup")) as address:
+    drafter = DrafterSettings(drafter="model", model=target, threads=1)
+    async with services(target, drafter) as address:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "paceline.cli.main", "bench", "--target", address),
-            *("--prompts", str(file), "--max-tokens", "24", "--concurrency", "1,2"),
-            *("--rate", "50", "--json", str(out), "--html", str(html)),
-            *("--plots", str(tmp_path / "plots")),
+            *("--prompts", str(file), "--max-tokens", "16", "--concurrency", "1,2"),
+            *("--rate", "50", "--temperature", "0.8", "--speculation", "fixed"),
+            *("--draft-tokens", "4", "--json", str(out), "--html", str(html)),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
         stdout, stderr = await process.communicate()
     assert process.returncode == 0, stderr.decode()
-    assert b"Identical token ids in 18 of 18 pairs." in stdout
+    assert b"Identical token ids in 9 of 9 pairs." in stdout
     found = json.loads(out.read_text())
-    assert found["identical"] == {"pairs": 18, "identical": 18} and found["errors"] == []
+    assert found["identical"] == {"pairs": 9, "identical": 9} and found["errors"] == []
     overall = found["rows"][-1]
     assert overall["drafted"] >= overall["tested"] >= overall["accepted"]
-    assert overall["drafted"] > 0
+    assert overall["drafted"] > 0 and overall["economics"]["drafted_round_steps"] > 0
     assert overall["plain"]["ttft_ms"]["p50"] > 0
     words = Page(html.read_text()).words
     assert "repeats" in words and "other" in words
-    assert len(list((tmp_path / "plots").glob("*.png"))) == 8

@@ -71,25 +71,26 @@ def speed_up(result: Result) -> Figure | None:
             if row.speed_up is None:
                 continue
             ratio = row.speed_up
-            right = ratio.value
-            if ratio.low is not None and ratio.high is not None:
-                panel.plot([ratio.low, ratio.high], [y, y], color=SPECULATIVE, linewidth=2.2)
-                right = ratio.high
-            bold = row is rows[-1]
-            panel.plot(ratio.value, y, "D" if bold else "o", color=SPECULATIVE, markersize=6.5)
+            low, high = ratio.low or ratio.value, ratio.high or ratio.value
+            panel.plot([low, high], [y, y], color=SPECULATIVE, linewidth=2.2)
+            overall = row is rows[-1]
+            panel.plot(ratio.value, y, "D" if overall else "o", color=SPECULATIVE, markersize=6.5)
+            # On the side of the dashed line that the category is on.
+            slower = high < 1.0
             panel.annotate(
                 f"{ratio.value:.2f}x",
-                (right, y),
-                xytext=(6, 0),
+                (low if slower else high, y),
+                xytext=(-6 if slower else 6, 0),
                 textcoords="offset points",
+                ha="right" if slower else "left",
                 va="center",
                 color=INK,
                 fontsize=9,
-                fontweight="bold" if bold else "normal",
+                fontweight="bold" if overall else "normal",
             )
         panel.axhline(len(rows) - 1.5, color=GRID, linewidth=1.2)
         panel.set_xlabel("times as fast as plain decoding")
-        panel.margins(x=0.16)
+        panel.margins(x=0.2)
         _heading(panel, temperature)
     return figure
 

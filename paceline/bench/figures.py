@@ -49,16 +49,11 @@ def _drawn(result: Result) -> Iterator[tuple[str, Figure]]:
 
 def _saved(figure: Figure, kind: str) -> bytes:
     target = io.BytesIO()
-    # A date would make every report differ.
-    metadata = {"Date": None} if kind == "svg" else None
-    figure.savefig(
-        target,
-        format=kind,
-        dpi=160,
-        transparent=kind == "svg",
-        facecolor="white",
-        metadata=metadata,
-    )
+    if kind == "svg":
+        # The page shines through; a date would make every report differ.
+        figure.savefig(target, format=kind, transparent=True, metadata={"Date": None})
+    else:
+        figure.savefig(target, format=kind, dpi=160, facecolor="white")
     return target.getvalue()
 
 

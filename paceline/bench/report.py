@@ -44,14 +44,12 @@ def _verdict(result: Result) -> str:
         row = result.overall(temperature)
         found = verdict.finding(row.speed_up)
         mood = {Finding.PAYS: "good", Finding.COSTS: "bad"}.get(found, "")
-        low = row.speed_up and row.speed_up.low
-        words = f"{found.value}, {verdict.interval(row.speed_up)}" if low else found.value
-        value = f"{row.speed_up.value:.2f}x" if row.speed_up else "-"
+        words = f"{found.value}, {verdict.interval(row.speed_up)}, all prompts at {temperature:g}"
         tiles += [
-            _tile(value, f"all prompts, temperature {temperature:g}: {words}", mood),
+            _tile(f"{row.speed_up.value:.2f}x" if row.speed_up else "-", words, mood),
             _tile(
                 f"{row.totals.mean_acceptance_length:.2f}",
-                f"tokens per drafted round, temperature {temperature:g}; acceptance_rate "
+                f"mean_acceptance_length at {temperature:g}, with an acceptance_rate of "
                 f"{row.totals.acceptance_rate:.2f}",
             ),
         ]

@@ -39,7 +39,7 @@ def speed(result: Result) -> Table:
                 str(row.num_prompts),
                 f"{row.plain.tokens_per_s:.1f}",
                 f"{row.speculative.tokens_per_s:.1f}",
-                verdict.interval(row.speed_up),
+                verdict.interval(row.speed_up, "-"),
                 f"{row.totals.acceptance_rate:.2f}",
                 f"{row.totals.draft_efficiency:.2f}",
                 f"{row.totals.mean_acceptance_length:.2f}",
@@ -104,7 +104,7 @@ def loads(result: Result) -> Table:
                 f"{row.temperature:g}",
                 f"{row.plain.tokens_per_s:.1f}",
                 f"{row.speculative.tokens_per_s:.1f}",
-                verdict.interval(row.speed_up)
+                verdict.interval(row.speed_up, "-")
                 + (" latency" if row.load.kind is LoadKind.OPEN else ""),
                 _p95s(row.plain.time_per_output_token_ms, row.speculative.time_per_output_token_ms),
                 _p95s(row.plain.latency_ms, row.speculative.latency_ms),

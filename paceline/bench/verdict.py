@@ -43,13 +43,13 @@ def source_name(source: TokenSource) -> str:
     return source.name.lower().replace("_", " ")
 
 
-def interval(ratio: Ratio | None) -> str:
+def interval(ratio: Ratio | None, to: str = " to ") -> str:
     """Such as 1.62x (1.41 to 1.85)."""
     if ratio is None:
         return "-"
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.2f}x"
-    return f"{ratio.value:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"
+    return f"{ratio.value:.2f}x ({ratio.low:.2f}{to}{ratio.high:.2f})"
 
 
 def shares(row: Row) -> dict[TokenSource, float]:

@@ -78,7 +78,7 @@ def _shown(found: tables.Table) -> Table:
         title_justify="left",
         header_style="bold",
         box=SIMPLE_HEAD,
-        collapse_padding=True,
+        padding=(0, 1, 0, 0),
         pad_edge=False,
     )
     for number, name in enumerate(found.columns):
