@@ -218,7 +218,7 @@ def test_the_summary_gives_every_category_its_advice():
     assert "lookup is enough for summarisation (" in text
     assert "leave it off for creative (" in text
     few = verdict.summary(analyse(records(categories=("coding",), prompts=2)), 0.0)
-    assert few.startswith("No difference shown for coding (")
+    assert few.startswith("Too few prompts to judge coding (")
 
 
 def test_past_answers_are_named_as_what_flatters_a_benchmark():

@@ -14,6 +14,8 @@ from paceline.rounds import SpeculationTotals
 
 # What ran together: a load, a temperature, a block.
 _Where = tuple[Load, float, int]
+# A round, and its time in plain steps.
+_TimedRound = tuple[RoundReport, float]
 _K = TypeVar("_K")
 
 
@@ -55,23 +57,30 @@ def _grouped(found: Sequence[Pair], key: Callable[[Pair], _K]) -> list[tuple[_K,
 
 def _rows(temperature: float, found: Sequence[Pair]) -> list[Row]:
     categories = sorted(_grouped(found, lambda pair: pair.plain.trial.category))
-    cost = _round_cost([group for _, group in categories])
-    rows = [_row(category, temperature, group, cost) for category, group in categories]
-    return [*rows, _row(ALL, temperature, found, cost)]
+    timed = [_in_plain_steps(group) for _, group in categories]
+    together = [round_ for group in timed for round_ in group]
+    cost = economics.fit_cost(together)
+    rows = [
+        _row(category, temperature, group, rounds, cost)
+        for (category, group), rounds in zip(categories, timed, strict=True)
+    ]
+    return [*rows, _row(ALL, temperature, found, together, cost)]
 
 
-def _round_cost(groups: Sequence[Sequence[Pair]]) -> RoundCost | None:
-    """One fit for all categories, each in its own plain steps."""
-    rounds = []
-    for group in groups:
-        step = economics.plain_step_us([pair.plain for pair in group])
-        if step:
-            gaps = economics.round_gaps([pair.speculative for pair in group])
-            rounds += [(report, gap / step) for report, gap in gaps]
-    return economics.fit_cost(rounds)
+def _in_plain_steps(found: Sequence[Pair]) -> list[_TimedRound]:
+    """The rounds of the speculative answers, in plain steps of the same prompts."""
+    step = economics.plain_step_us([pair.plain for pair in found])
+    gaps = economics.round_gaps([pair.speculative for pair in found])
+    return [(report, gap / step) for report, gap in gaps] if step else []
 
 
-def _row(category: str, temperature: float, found: Sequence[Pair], cost: RoundCost | None) -> Row:
+def _row(
+    category: str,
+    temperature: float,
+    found: Sequence[Pair],
+    timed: Sequence[_TimedRound],
+    cost: RoundCost | None,
+) -> Row:
     plain = [pair.plain for pair in found]
     speculative = [pair.speculative for pair in found]
     totals = SpeculationTotals()
@@ -96,7 +105,7 @@ def _row(category: str, temperature: float, found: Sequence[Pair], cost: RoundCo
             sorted(Counter(x for s in speculative for d in s.deliveries for x in d.sources).items())
         ),
         speed_up=speed_up(_costs_by_prompt(found)),
-        economics=_economics(plain, speculative, totals, tested, accepted, cost),
+        economics=_economics(plain, timed, totals, tested, accepted, cost),
     )
 
 
@@ -134,7 +143,7 @@ def _costs_by_prompt(found: Sequence[Pair]) -> list[Cost]:
 
 def _economics(
     plain: Sequence[Sample],
-    speculative: Sequence[Sample],
+    timed: Sequence[_TimedRound],
     totals: SpeculationTotals,
     tested: Sequence[int],
     accepted: Sequence[int],
@@ -142,8 +151,7 @@ def _economics(
 ) -> Economics | None:
     """None where nothing was drafted, or no answer was long enough to time a round."""
     step = economics.plain_step_us(plain)
-    gaps = economics.round_gaps(speculative)
-    drafted = [(report, gap / step) for report, gap in gaps if step and report.num_drafted]
+    drafted = [(report, time) for report, time in timed if report.num_drafted]
     if step is None or cost is None or not drafted:
         return None
     lengths = dict(sorted(Counter(report.num_drafted for report, _ in drafted).items()))
@@ -156,7 +164,7 @@ def _economics(
         predicted=economics.predicted_gain(
             acceptance=totals.acceptance_rate,
             lengths=lengths,
-            drafted_share=len(drafted) / len(gaps),
+            drafted_share=len(drafted) / len(timed),
             cost=cost,
             ttft_us=fmean(sample.ttft_us or 0 for sample in plain),
             plain_step=step,

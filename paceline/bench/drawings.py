@@ -145,7 +145,7 @@ def tokens_per_round(result: Result) -> Figure | None:
             panel.text(
                 count,
                 rounds / total,
-                f"{rounds / total:.0%}",
+                _percent(rounds / total),
                 ha="center",
                 va="bottom",
                 fontsize=8.5,
@@ -159,6 +159,10 @@ def tokens_per_round(result: Result) -> Figure | None:
         panel.margins(y=0.12)
         _heading(panel, temperature)
     return figure
+
+
+def _percent(share: float) -> str:
+    return "<1%" if 0.0 < share < 0.005 else f"{share:.0%}"
 
 
 def source_share(result: Result) -> Figure | None:

@@ -102,8 +102,8 @@ def summary(result: Result, temperature: float) -> str:
 
 
 _PAYS, _LOOKUP = "speculation pays for", "lookup is enough for"
-_OFF, _NONE = "leave it off for", "no difference shown for"
-_ORDER = (_PAYS, _LOOKUP, _OFF, _NONE)
+_OFF, _NONE, _FEW = "leave it off for", "no difference shown for", "too few prompts to judge"
+_ORDER = (_PAYS, _LOOKUP, _OFF, _NONE, _FEW)
 
 
 def _advice(row: Row, model_drafts: bool) -> str:
@@ -111,7 +111,7 @@ def _advice(row: Row, model_drafts: bool) -> str:
     if found is Finding.COSTS:
         return _OFF
     if found is Finding.NOT_SHOWN or row.economics is None:
-        return _NONE
+        return _FEW if row.num_prompts < MIN_UNITS else _NONE
     # Worth saying only where a draft model runs that could be spared.
     by_source = shares(row)
     lookups = sum(by_source.get(source, 0.0) for source in _LOOKUPS)
