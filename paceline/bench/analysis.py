@@ -10,7 +10,7 @@ from paceline.bench.economics import RoundCost
 from paceline.bench.result import ALL, QUANTILES, ArmSummary, Economics, LoadRow, Result, Row
 from paceline.bench.sample import Load, LoadKind, Pair, Sample, pairs
 from paceline.bench.statistics import Cost, quantile, speed_up
-from paceline.rounds import SpeculationTotals
+from paceline.rounds import RoundReport, SpeculationTotals
 
 # What ran together: a load, a temperature, a block.
 _Where = tuple[Load, float, int]

@@ -3,7 +3,6 @@
 import importlib
 import json
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,46 +12,9 @@ from paceline.bench.document import document
 from paceline.bench.plan import Plan
 from paceline.bench.report import page
 from paceline.bench.sample import Load, LoadKind
-from paceline.cli import bench_output, calls, flags, output
+from paceline.cli import bench_inputs, bench_output, calls, flags, output
 from paceline.cli.bench_run import Measured, measure, questions
-from paceline.cli.prompts import BadPrompts, Prompt, read_prompts
 from paceline.events import DraftPolicy
-
-_STDOUT = Path("-")
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(word) for word in text.split(",") if word.strip()]
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a list of numbers, such as 0,0.8") from None
-
-
-def _temperatures(text: str) -> str:
-    numbers = _numbers(text)
-    if not numbers or not all(number == 0 or 0.01 <= number <= 100 for number in numbers):
-        raise typer.BadParameter("every temperature is 0 or from 0.01 to 100")
-    return text
-
-
-def _concurrency(text: str) -> str:
-    numbers = _numbers(text)
-    if not numbers or not all(number.is_integer() and 1 <= number <= 1024 for number in numbers):
-        raise typer.BadParameter("every level is a whole number from 1 to 1024")
-    return text
-
-
-def _rates(text: str) -> str:
-    if not all(0 < number < 1e6 for number in _numbers(text)):
-        raise typer.BadParameter("every rate is above 0")
-    return text
-
-
-def _writable(path: Path | None) -> Path | None:
-    # Minutes of measuring must not end at a misspelt folder.
-    if path is not None and path != _STDOUT and not path.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {path.parent}")
-    return path
 
 
 def command(
@@ -80,7 +42,10 @@ def command(
         int, typer.Option(min=0, metavar="N", help="Only the first N of a category; 0: all.")
     ] = 0,
     temperature: Annotated[
-        str, typer.Option(metavar="T,T", callback=_temperatures, help="Temperatures; 0 is greedy.")
+        str,
+        typer.Option(
+            metavar="T,T", callback=bench_inputs.temperatures, help="Temperatures; 0 is greedy."
+        ),
     ] = "0,0.8",
     pairs: Annotated[
         int,
@@ -91,7 +56,7 @@ def command(
         str,
         typer.Option(
             metavar="N,N",
-            callback=_concurrency,
+            callback=bench_inputs.concurrency,
             help="Requests at a time; the first is the one reported by category.",
         ),
     ] = "1",
@@ -99,7 +64,7 @@ def command(
         str,
         typer.Option(
             metavar="R,R",
-            callback=_rates,
+            callback=bench_inputs.rates,
             help="Also: requests per second, Poisson, timed from the intended start.",
         ),
     ] = "",
@@ -119,7 +84,7 @@ def command(
         typer.Option(
             "--json",
             metavar="FILE",
-            callback=_writable,
+            callback=bench_inputs.writable,
             help="Write JSON (docs/bench.md); - makes it the last line of stdout.",
             show_default=False,
         ),
@@ -128,7 +93,7 @@ def command(
         Path | None,
         typer.Option(
             metavar="FILE",
-            callback=_writable,
+            callback=bench_inputs.writable,
             help="Write a report with figures, one self-contained page.",
             show_default=False,
         ),
@@ -137,7 +102,7 @@ def command(
         Path | None,
         typer.Option(
             metavar="DIR",
-            callback=_writable,
+            callback=bench_inputs.writable,
             file_okay=False,
             help="Write the figures as PNG.",
             show_default=False,
@@ -165,13 +130,16 @@ def command(
     """
     if speculation is flags.SpeculationChoice.OFF:
         raise typer.BadParameter("off compares plain with plain", param_hint="--speculation")
-    chosen = _chosen(prompts, categories, limit)
+    chosen = bench_inputs.chosen(prompts, categories, limit)
     figures = _figures() if html or plots else None
-    loads = [Load(LoadKind.CLOSED, number) for number in _numbers(concurrency)]
+    loads = [Load(LoadKind.CLOSED, number) for number in bench_inputs.numbers(concurrency)]
+    loads += [Load(LoadKind.OPEN, number) for number in bench_inputs.numbers(rate)]
     plan = Plan(
         questions=questions(chosen),
-        temperatures=list(dict.fromkeys(_numbers(temperature))),
-        loads=list(dict.fromkeys([*loads, *(Load(LoadKind.OPEN, n) for n in _numbers(rate))])),
+        temperatures=list(dict.fromkeys(bench_inputs.numbers(temperature))),
+        loads=list(
+            dict.fromkeys([*loads, *(Load(LoadKind.OPEN, n) for n in bench_inputs.numbers(rate))])
+        ),
         pairs=pairs,
         max_tokens=max_tokens,
         seed=seed,
@@ -180,33 +148,6 @@ def command(
     )
     source = "the project's own" if prompts is None else prompts.name
     calls.run(_bench(target, plan, source, json_file, html, plots, figures))
-
-
-def _chosen(file: Path | None, categories: str, limit: int) -> list[Prompt]:
-    try:
-        if file is None:
-            with resources.as_file(resources.files("paceline.bench") / "prompts.jsonl") as own:
-                found = read_prompts(own)
-        else:
-            found = read_prompts(file)
-    except BadPrompts as error:
-        raise typer.BadParameter(str(error), param_hint="--prompts") from None
-    known = {prompt.workload for prompt in found}
-    wanted = {name.strip() for name in categories.split(",") if name.strip()} or known
-    if not wanted <= known:
-        unknown = ", ".join(sorted(wanted - known))
-        raise typer.BadParameter(
-            f"no prompt is of {unknown}; there are {', '.join(sorted(known))}",
-            param_hint="--categories",
-        )
-    by_category: dict[str, int] = {}
-    chosen = []
-    for prompt in found:
-        by_category[prompt.workload] = by_category.get(prompt.workload, 0) + 1
-        within = not limit or by_category[prompt.workload] <= limit
-        if prompt.workload in wanted and within:
-            chosen.append(prompt)
-    return chosen
 
 
 def _figures() -> Any:
@@ -256,7 +197,7 @@ def _write_all(folder: Path, images: Mapping[str, bytes]) -> None:
 
 def _write_json(path: Path, measured: Measured) -> None:
     text = json.dumps(document(measured.result, measured.samples, measured.how))
-    if path == _STDOUT:
+    if path == bench_inputs.STDOUT:
         print(text)
     else:
         _write(path, text + "\n")
