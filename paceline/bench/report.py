@@ -124,7 +124,7 @@ def _table(table: Table) -> str:
     body = "".join(_line(cells) for cells in table.rows)
     return (
         f"<section><h2>{escape(table.title)}</h2>"
-        f'<p class="note">{escape(table.explanation)}</p><div class="scroll"><table>'
+        f'<p class="note">{escape(table.explanation)}</p><div class="scroll" tabindex="0"><table>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></section>"
     )
 

@@ -41,10 +41,10 @@ code {{ font: .88em/1.4 ui-monospace, "DejaVu Sans Mono", monospace; }}
 figure {{ margin: .8rem 0 0; overflow-x: auto; }}
 figure svg {{ display: block; width: 100%; min-width: 620px; height: auto; }}
 .scroll {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; width: 100%; font-size: .86rem;
+table {{ border-collapse: collapse; width: 100%; font-size: .84rem;
   font-variant-numeric: tabular-nums; }}
 caption {{ text-align: left; color: var(--muted); padding: .2rem 0 .4rem; }}
-th, td {{ padding: .32rem .6rem; text-align: right; border-bottom: 1px solid var(--grid);
+th, td {{ padding: .32rem .42rem; text-align: right; border-bottom: 1px solid var(--grid);
   white-space: nowrap; }}
 th {{ font-weight: 600; vertical-align: bottom; }} thead th {{ white-space: normal; }}
 th:first-child, td:first-child {{ text-align: left; padding-left: 0; }}
