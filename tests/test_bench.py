@@ -3,14 +3,17 @@
 import asyncio
 import builtins
 import json
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from fakes_gateway import FakeGateway, free_port, serve
+from fakes_gateway import DEADLINE_S, FakeGateway, free_port, serve
 from in_process import services
 from test_bench_report import Page
 from tiny import save_tiny_llama
@@ -259,6 +262,42 @@ async def test_an_open_load_is_timed_from_the_intended_start():
     offsets = [sample.start_us - plain[0].start_us for sample in plain]
     assert offsets == pytest.approx([round(s * 1e6) for s in block.arrivals_s], abs=2)
     assert len(plain) == 4 and all(sample.duration_us >= 200_000 for sample in plain)
+
+
+def test_ctrl_c_reports_what_was_measured_until_then(own: str):
+    class Gateway(FakeGateway):
+        """Hangs from its third measured answer on."""
+
+        def _answer(self, params: Any, *rest: Any) -> Iterator[tuple[str, Any]]:
+            if sum(request.params.max_tokens > 1 for request in self.requests) > 2:
+                self.released.clear()
+            return super()._answer(params, *rest)
+
+    fake = Gateway()
+    with (
+        serve(fake) as address,
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "paceline.cli.main", "bench", "--target", address),
+                *("--prompts", own, "--temperature", "0", "--warm-up", "0"),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        deadline = time.monotonic() + 3 * DEADLINE_S
+        while fake.released.is_set():
+            assert time.monotonic() < deadline, "the third answer was not asked for"
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        try:
+            stdout, stderr = process.communicate(timeout=3 * DEADLINE_S)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert "Identical token ids in 1 of 1 pairs." in stdout
+    assert "interrupted after 2 of 6 answers" in stderr and "Traceback" not in stderr
 
 
 # compare
