@@ -246,7 +246,7 @@ async def test_an_open_load_is_timed_from_the_intended_start():
 
     loop = asyncio.get_running_loop()
     with serve(fake) as address:
-        async with GatewayClient(address) as client, asyncio.timeout(10):
+        async with GatewayClient(address) as client, asyncio.timeout(30):
             runner = Runner(client, plan, samples.append, refused)
             running = asyncio.create_task(runner.run())
             # Four that warm the cache, then the plain arm.

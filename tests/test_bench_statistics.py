@@ -147,6 +147,18 @@ def test_rows_hold_what_the_samples_were_made_from():
     assert overall.tested_by_position[0] == overall.totals.num_drafted_rounds
 
 
+def test_round_times_of_all_prompts_are_in_steps_of_their_own_category():
+    """Slow steps of one category and many accepted tokens in another do not bend the sum."""
+    samples = []
+    for number in range(12):
+        category, slowness = (("summarisation", 5.0), ("creative", 1.0))[number % 2]
+        trial = Trial(number, category, 0.0, 0, ALONE, number)
+        samples += [answer(trial, arm, num_tokens=96, slowness=slowness) for arm in Arm]
+    overall = analyse(samples).overall(0.0)
+    assert overall.economics is not None
+    assert overall.economics.drafted_round == pytest.approx(ROUND_STEPS, abs=0.03)
+
+
 def test_latencies_are_those_of_the_deliveries():
     trial = Trial(0, "qa", 0.0, 0, ALONE, 0)
     sample = answer(trial, Arm.PLAIN, num_tokens=3, ttft_us=7_000)
