@@ -190,6 +190,15 @@ def test_a_bad_flag_is_found_before_anything_is_measured(flags: tuple[str, str])
     assert CliRunner().invoke(main.app, ["bench", *flags]).exit_code == 2
 
 
+@pytest.mark.parametrize("command", ["bench", "compare"])
+def test_no_category_may_be_taken_for_all_of_them(command: str, tmp_path: Path):
+    file = tmp_path / "p.jsonl"
+    message = {"role": "user", "content": "x"}
+    file.write_text(json.dumps({"messages": [message], "category": "all"}))
+    done = CliRunner().invoke(main.app, [command, "--prompts", str(file)])
+    assert done.exit_code == 2 and "no category may be called all" in done.stderr
+
+
 def test_a_report_without_matplotlib_is_refused_at_once_and_says_what_to_install(
     paceline: Any, fake: FakeGateway, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

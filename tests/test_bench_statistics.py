@@ -233,6 +233,18 @@ def test_the_summary_gives_every_category_its_advice():
     assert few.startswith("Too few prompts to judge coding (")
 
 
+def test_a_difference_without_a_draft_is_no_finding():
+    samples = []
+    for number in range(6):
+        plain = answer(Trial(number, "qa", 0.0, 0, ALONE, number), Arm.PLAIN)
+        # As fast again, but every round was plain.
+        fast = dataclasses.replace(plain, arm=Arm.SPECULATIVE, duration_us=plain.duration_us // 2)
+        samples += [plain, fast]
+    result = analyse(samples)
+    assert verdict.summary(result, 0.0) == "No difference shown for qa (2.00x)."
+    assert "nothing was drafted" in verdict.category_verdict(result.overall(0.0))
+
+
 def test_past_answers_are_named_as_what_flatters_a_benchmark():
     samples = records(categories=("qa",), prompts=5)
     delivery = dataclasses.replace(

@@ -60,12 +60,12 @@ def shares(row: Row) -> dict[TokenSource, float]:
 
 
 def category_verdict(row: Row) -> str:
-    """One line, such as: speculation pays 1.62x (1.41 to 1.85); prompt lookup gave 96 %."""
+    """One line, such as: speculation pays 1.62x (1.41 to 1.85); prompt lookup gave 96% ..."""
     found = finding(row.speed_up)
     shown = interval(row.speed_up)
     if row.speed_up is None:
         return "nothing was measured"
-    if row.economics is None:
+    if not row.totals.num_drafted:
         return f"nothing was drafted, so there is nothing to judge: {shown}"
     if found is Finding.PAYS:
         text = f"speculation pays {shown}"
@@ -107,10 +107,11 @@ _ORDER = (_PAYS, _LOOKUP, _OFF, _NONE, _FEW)
 
 
 def _advice(row: Row, model_drafts: bool) -> str:
-    found = finding(row.speed_up)
+    # Without a draft a difference is noise.
+    found = finding(row.speed_up) if row.totals.num_drafted else Finding.NOT_SHOWN
     if found is Finding.COSTS:
         return _OFF
-    if found is Finding.NOT_SHOWN or row.economics is None:
+    if found is Finding.NOT_SHOWN:
         return _FEW if row.num_prompts < MIN_UNITS else _NONE
     # Worth saying only where a draft model runs that could be spared.
     by_source = shares(row)

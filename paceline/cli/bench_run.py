@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import grpc
+import typer
 
 from paceline import __version__
 from paceline.bench.analysis import analyse
 from paceline.bench.document import Circumstances
 from paceline.bench.plan import Plan, Question
-from paceline.bench.result import Result
+from paceline.bench.result import ALL, Result
 from paceline.bench.runner import Runner
 from paceline.bench.sample import Sample
 from paceline.cli import bench_output, calls, output
@@ -42,6 +43,9 @@ class Measured:
 
 
 def questions(prompts: list[Prompt]) -> list[Question]:
+    """Raises BadParameter for a category that would be taken for all of them."""
+    if any(prompt.workload == ALL for prompt in prompts):
+        raise typer.BadParameter(f"no category may be called {ALL}", param_hint="--prompts")
     return [Question(prompt.messages, prompt.workload) for prompt in prompts]
 
 
