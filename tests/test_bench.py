@@ -135,7 +135,8 @@ def test_bench_counts_what_fails_and_goes_on(
         *("--plots", str(plots)),
     )
     assert done.exit_code == 0, done.output
-    assert (plots / "speed-up.png").exists() and len(list(plots.iterdir())) == 7
+    assert (plots / "speed-up.png").read_bytes().startswith(b"\x89PNG")
+    assert len(list(plots.iterdir())) == 7
     assert "Requests that failed and are in no figure but this: 1 plain RESOURCE_EXHAUSTED." in (
         done.stdout
     )

@@ -120,12 +120,6 @@ def test_every_figure_has_a_caption_and_is_left_out_without_data(result: Result)
     assert Page(page(analyse([]), HOW, {})).labels == []
 
 
-def test_figures_as_files_are_png():
-    images = figures.draw_png(analyse(records(prompts=1, categories=("qa",))))
-    assert images.keys() == CAPTIONS.keys() - {"loads"}
-    assert all(image.startswith(b"\x89PNG") for image in images.values())
-
-
 def test_a_name_from_a_prompt_file_cannot_write_html():
     hostile = "<img src=x onerror=alert(1)>"
     found = analyse(records(categories=(hostile,), prompts=1))
