@@ -1,0 +1,158 @@
+"""Bodies of the HTTP door's requests: every field there is, its type and its plain range.
+
+Knows nothing of what the fields do. A field that is not here is refused by name. Numbers are
+bounded to what the wire behind the door can carry; whether they make sense is the verifier's say.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+UInt32 = Annotated[int, Field(ge=0, le=2**32 - 1)]
+UInt64 = Annotated[int, Field(ge=0, le=2**64 - 1)]
+
+
+class Body(BaseModel):
+    """No unknown fields, no conversion of types."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class Extension(Body):
+    """What the dialect has no field for."""
+
+    speculation: Literal["auto", "off", "fixed"] = "auto"
+    # 0: the server's default.
+    max_draft_tokens: UInt32 = 0
+    mode: Literal["coupled", "rejection"] = "coupled"
+    # A label that acceptance is reported by.
+    workload: str = ""
+    # 0: none.
+    timeout_ms: UInt32 = 0
+
+
+class CommonBody(Body):
+    """Fields of both kinds of completion."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: UInt32 | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    n: Annotated[int, Field(ge=1, le=2**32 - 1)] | None = None
+    seed: UInt64 | None = None
+    stop: str | list[str] | None = None
+    # As vLLM has them. top_k -1 is off, as 0 is.
+    top_k: Annotated[int, Field(ge=-1, le=2**32 - 1)] | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: UInt32 | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: list[UInt32] | None = None
+    # Ours.
+    paceline: Extension | None = None
+    # Labels and wishes that change no token: taken and not used.
+    user: str | None = None
+    metadata: Any = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+
+class TextPart(Body):
+    type: Literal["text"]
+    text: str
+
+
+class Message(Body):
+    role: str
+    content: str | list[TextPart]
+    # An answer of ours, sent back, may hold these; anything in them is refused.
+    name: Any = None
+    refusal: Any = None
+    annotations: Any = None
+    audio: Any = None
+    function_call: Any = None
+    tool_calls: Any = None
+
+
+class ChatBody(CommonBody):
+    """POST /v1/chat/completions."""
+
+    messages: list[Message]
+    max_completion_tokens: UInt32 | None = None
+    logprobs: bool | None = None
+    top_logprobs: UInt32 | None = None
+    parallel_tool_calls: bool | None = None
+    # Refused unless they ask for nothing.
+    tools: Any = None
+    tool_choice: Any = None
+    functions: Any = None
+    function_call: Any = None
+    response_format: Any = None
+    modalities: Any = None
+    audio: Any = None
+    prediction: Any = None
+    reasoning_effort: Any = None
+    verbosity: Any = None
+    web_search_options: Any = None
+
+
+class CompletionBody(CommonBody):
+    """POST /v1/completions."""
+
+    prompt: str | list[str] | list[UInt32] | list[list[UInt32]]
+    logprobs: UInt32 | None = None
+    # Refused unless they ask for nothing.
+    best_of: Any = None
+    echo: Any = None
+    suffix: Any = None
+
+
+# Values of a field that ask for nothing, beside null.
+ASKS_NOTHING: dict[str, tuple[Any, ...]] = {
+    "name": (),
+    "refusal": (),
+    "annotations": ([],),
+    "audio": (),
+    "function_call": ("none",),
+    "tool_calls": ([],),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "prediction": (),
+    "reasoning_effort": (),
+    "verbosity": (),
+    "web_search_options": (),
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+}
+
+
+def unsupported_field(body: Body) -> str | None:
+    """A field that asks for what the gateway cannot do, if there is one."""
+    for name, neutral in ASKS_NOTHING.items():
+        value = getattr(body, name, None)
+        if value is not None and value not in neutral:
+            return name
+    return None
+
+
+def field_names() -> frozenset[str]:
+    """Every name that a body or a part of one may hold."""
+    parts = (ChatBody, CompletionBody, Message, TextPart, StreamOptions, Extension)
+    return frozenset(name for part in parts for name in part.model_fields)
