@@ -4,18 +4,41 @@ Knows nothing of what the fields do. A field that is not here is refused by name
 bounded to what the wire behind the door can carry; whether they make sense is the verifier's say.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from paceline.params import MAX_LOGIT_BIAS_ENTRIES
+
+MAX_FIELDS = 64
+
+
+def _few_biases(value: Any) -> Any:
+    if isinstance(value, dict) and len(value) > MAX_LOGIT_BIAS_ENTRIES:
+        raise ValueError(f"at most {MAX_LOGIT_BIAS_ENTRIES} entries, has {len(value)}")
+    return value
+
+
+T = TypeVar("T")
 UInt32 = Annotated[int, Field(ge=0, le=2**32 - 1)]
 UInt64 = Annotated[int, Field(ge=0, le=2**64 - 1)]
+# One error is enough, however long the list.
+List = Annotated[list[T], Field(fail_fast=True)]
+Biases = Annotated[dict[str, float], BeforeValidator(_few_biases)]
 
 
 class Body(BaseModel):
     """No unknown fields, no conversion of types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_few_fields(cls, value: Any) -> Any:
+        """Each unknown field would be an error of its own."""
+        if isinstance(value, dict) and len(value) > MAX_FIELDS:
+            raise ValueError(f"at most {MAX_FIELDS} fields, has {len(value)}")
+        return value
 
 
 class StreamOptions(Body):
@@ -48,17 +71,17 @@ class CommonBody(Body):
     top_p: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Biases | None = None
     n: Annotated[int, Field(ge=1, le=2**32 - 1)] | None = None
     seed: UInt64 | None = None
-    stop: str | list[str] | None = None
+    stop: str | List[str] | None = None
     # As vLLM has them. top_k -1 is off, as 0 is.
     top_k: Annotated[int, Field(ge=-1, le=2**32 - 1)] | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
     min_tokens: UInt32 | None = None
     ignore_eos: bool | None = None
-    stop_token_ids: list[UInt32] | None = None
+    stop_token_ids: List[UInt32] | None = None
     # Ours.
     paceline: Extension | None = None
     # Labels and wishes that change no token: taken and not used.
@@ -77,7 +100,7 @@ class TextPart(Body):
 
 class Message(Body):
     role: str
-    content: str | list[TextPart]
+    content: str | List[TextPart]
     # An answer of ours, sent back, may hold these; anything in them is refused.
     name: Any = None
     refusal: Any = None
@@ -90,7 +113,7 @@ class Message(Body):
 class ChatBody(CommonBody):
     """POST /v1/chat/completions."""
 
-    messages: list[Message]
+    messages: List[Message]
     max_completion_tokens: UInt32 | None = None
     logprobs: bool | None = None
     top_logprobs: UInt32 | None = None
@@ -112,7 +135,7 @@ class ChatBody(CommonBody):
 class CompletionBody(CommonBody):
     """POST /v1/completions."""
 
-    prompt: str | list[str] | list[UInt32] | list[list[UInt32]]
+    prompt: str | List[str] | List[UInt32] | List[List[UInt32]]
     logprobs: UInt32 | None = None
     # Refused unless they ask for nothing.
     best_of: Any = None

@@ -117,6 +117,11 @@ def bad_request(message: str, status: int = 400) -> Problem:
     return Problem(status, message, "invalid_request_error")
 
 
+def internal_problem(error_id: str) -> Problem:
+    """Whatever went wrong here: the log has it under this id."""
+    return Problem(500, f"internal error {error_id}", "server_error")
+
+
 def _path(location: Sequence[int | str], *, is_unknown: bool) -> str | None:
     """Where in a body, as a.b[0].c; None for the body as a whole."""
     known = field_names()

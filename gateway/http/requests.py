@@ -40,9 +40,7 @@ def chat_request(body: ChatBody, request_id: str) -> Request:
 def completion_request(body: CompletionBody, request_id: str) -> Request:
     """Raises FieldError."""
     _refuse_unsupported(body)
-    return _request(
-        body, request_id, _prompt(body), max_tokens=None, num_logprobs=body.logprobs
-    )
+    return _request(body, request_id, _prompt(body), max_tokens=None, num_logprobs=body.logprobs)
 
 
 def _refuse_unsupported(body: CommonBody) -> None:
