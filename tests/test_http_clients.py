@@ -1,36 +1,20 @@
 """The HTTP door through the real `openai` client: sync, async and streaming, unmodified."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import openai
 import pytest
-from fakes import DEADLINE_S, EOS, FakeVerifier, gateway_for, ids_of, served
+from http_door import IDS, TEXT, open_door
 
 from gateway.gateway import Gateway
 from paceline.noise import derived_seed
 from paceline.v1 import gateway_pb2 as pb
 
-TEXT = "hello 😀 world"
-IDS = [*ids_of(TEXT), EOS]
 ASKED: list[Any] = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": [{"type": "text", "text": "Say "}, {"type": "text", "text": "it"}]},
 ]
-
-
-@asynccontextmanager
-async def open_door(
-    fake: FakeVerifier | None = None, **settings: Any
-) -> AsyncIterator[tuple[Gateway, FakeVerifier, Any]]:
-    """A ready gateway, its verifier, and its gRPC stub."""
-    fake = fake or FakeVerifier([IDS[:2], IDS[2:5], IDS[5:]])
-    async with served(fake) as (address, _), gateway_for(address, **settings) as (gateway, stub):
-        async with asyncio.timeout(DEADLINE_S):
-            await gateway.wait_ready()
-        yield gateway, fake, stub
 
 
 def client_of(gateway: Gateway, **options: Any) -> openai.AsyncOpenAI:
@@ -110,7 +94,7 @@ async def test_every_token_says_where_it_came_from_and_totals_add_up():
     assert len(histogram) == speculative["num_spec_tokens"] + 1
     assert sum(histogram) == speculative["num_spec_steps"] == 3
     assert sum(n * count for n, count in enumerate(histogram)) == totals["num_accepted"]
-    assert 0 < metrics["time_to_first_token_ms"]
+    assert metrics["time_to_first_token_ms"] > 0
     report = whole.choices[0].paceline
     assert (report["token_ids"], report["rounds"]) == (IDS, rounds)
     assert report["totals"] == totals

@@ -6,8 +6,9 @@ bounded to what the wire behind the door can carry; whether they make sense is t
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from gateway.validation import MAX_MESSAGES
 from paceline.params import MAX_LOGIT_BIAS_ENTRIES
 
 MAX_FIELDS = 64
@@ -19,11 +20,22 @@ def _few_biases(value: Any) -> Any:
     return value
 
 
+def _whole_characters(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("is not Unicode text") from None
+    return value
+
+
 T = TypeVar("T")
+# JSON may hold halves of characters, which no wire carries.
+Str = Annotated[str, AfterValidator(_whole_characters)]
 UInt32 = Annotated[int, Field(ge=0, le=2**32 - 1)]
 UInt64 = Annotated[int, Field(ge=0, le=2**64 - 1)]
 # One error is enough, however long the list.
 List = Annotated[list[T], Field(fail_fast=True)]
+Only = Annotated[list[T], Field(min_length=1, max_length=1)]
 Biases = Annotated[dict[str, float], BeforeValidator(_few_biases)]
 
 
@@ -55,7 +67,7 @@ class Extension(Body):
     max_draft_tokens: UInt32 = 0
     mode: Literal["coupled", "rejection"] = "coupled"
     # A label that acceptance is reported by.
-    workload: str = ""
+    workload: Str = ""
     # 0: none.
     timeout_ms: UInt32 = 0
 
@@ -63,7 +75,7 @@ class Extension(Body):
 class CommonBody(Body):
     """Fields of both kinds of completion."""
 
-    model: str | None = None
+    model: Str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: UInt32 | None = None
@@ -74,7 +86,7 @@ class CommonBody(Body):
     logit_bias: Biases | None = None
     n: Annotated[int, Field(ge=1, le=2**32 - 1)] | None = None
     seed: UInt64 | None = None
-    stop: str | List[str] | None = None
+    stop: Str | List[Str] | None = None
     # As vLLM has them. top_k -1 is off, as 0 is.
     top_k: Annotated[int, Field(ge=-1, le=2**32 - 1)] | None = None
     min_p: float | None = None
@@ -85,22 +97,22 @@ class CommonBody(Body):
     # Ours.
     paceline: Extension | None = None
     # Labels and wishes that change no token: taken and not used.
-    user: str | None = None
+    user: Str | None = None
     metadata: Any = None
     store: bool | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
+    service_tier: Str | None = None
+    safety_identifier: Str | None = None
+    prompt_cache_key: Str | None = None
 
 
 class TextPart(Body):
     type: Literal["text"]
-    text: str
+    text: Str
 
 
 class Message(Body):
-    role: str
-    content: str | List[TextPart]
+    role: Str
+    content: Str | List[TextPart]
     # An answer of ours, sent back, may hold these; anything in them is refused.
     name: Any = None
     refusal: Any = None
@@ -113,7 +125,7 @@ class Message(Body):
 class ChatBody(CommonBody):
     """POST /v1/chat/completions."""
 
-    messages: List[Message]
+    messages: Annotated[list[Message], Field(max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: UInt32 | None = None
     logprobs: bool | None = None
     top_logprobs: UInt32 | None = None
@@ -135,7 +147,8 @@ class ChatBody(CommonBody):
 class CompletionBody(CommonBody):
     """POST /v1/completions."""
 
-    prompt: str | List[str] | List[UInt32] | List[List[UInt32]]
+    # Text or token ids; a list of prompts may hold one.
+    prompt: Str | Only[Str] | List[UInt32] | Only[List[UInt32]]
     logprobs: UInt32 | None = None
     # Refused unless they ask for nothing.
     best_of: Any = None

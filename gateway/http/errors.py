@@ -35,11 +35,12 @@ OWN_NAMES = (
     ("params.num_logprobs", "top_logprobs"),
     ("params.mode", "paceline.mode"),
     ("params.", ""),
-    ("chat.messages", "messages"),
     ("workload", "paceline.workload"),
     ("timeout_ms", "paceline.timeout_ms"),
     ("draft.", "paceline."),
 )
+# Kinds of validation errors that say more than any other about the same body.
+TELLING = ("extra_forbidden", "too_long")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
@@ -88,7 +89,7 @@ def problem_of(refusal: Refusal, prompt_field: str) -> Problem:
 
 def own_name(name: str, prompt_field: str) -> str:
     """What the dialect calls a field of a request."""
-    for prompt in ("token_ids", "text", "chat"):
+    for prompt in ("token_ids", "text", "chat.messages", "chat"):
         if name == prompt or name.startswith(f"{prompt}["):
             return prompt_field + name.removeprefix(prompt)
     for ours, theirs in OWN_NAMES:
@@ -100,7 +101,7 @@ def own_name(name: str, prompt_field: str) -> str:
 def problem_of_validation(errors: Sequence[Mapping[str, Any]]) -> Problem:
     """The first field of a body that is wrong, of those that pydantic found."""
     # Of a union's branches, the one that got furthest.
-    error = max(errors, key=lambda e: (e["type"] == "extra_forbidden", len(e["loc"])))
+    error = max(errors, key=lambda e: (e["type"] in TELLING, len(e["loc"])))
     param = _path(error["loc"][1:], is_unknown=error["type"] == "extra_forbidden")
     if error["type"] == "json_invalid":
         return bad_request("the body is not JSON")

@@ -62,12 +62,9 @@ def _prompt(body: CompletionBody) -> str | tuple[int, ...]:
     if isinstance(prompt, str):
         return prompt
     if len(prompt) == 1 and not isinstance(prompt[0], int):
-        (prompt,) = prompt
-        return prompt if isinstance(prompt, str) else tuple(prompt)
-    ids = tuple(part for part in prompt if isinstance(part, int))
-    if len(ids) != len(prompt):
-        raise FieldError("prompt", "one prompt a request")
-    return ids
+        (only,) = prompt
+        return only if isinstance(only, str) else tuple(only)
+    return tuple(part for part in prompt if isinstance(part, int))
 
 
 def _request(
