@@ -337,9 +337,10 @@ async def test_an_exceptions_text_stays_here(caplog: pytest.LogCaptureFixture):
 async def test_the_http_door_may_be_left_out_and_a_port_that_is_taken_is_named():
     async with gateway_for("127.0.0.1:1") as (first, _):
         taken = int(first.http_address.rsplit(":", 1)[1])
+        second = Gateway(GatewaySettings(port=0, http_port=taken), telemetry.set_up("test"))
         with pytest.raises(SystemExit, match="choose another --http-port"):
-            await Gateway(
-                GatewaySettings(port=0, http_port=taken), telemetry.set_up("test")
-            ).start()
+            await second.start()
+        await second.close()
+        await second.service.server.stop(0)
     async with gateway_for("127.0.0.1:1", http_host="") as (without, _):
         assert without.http_address == ""
