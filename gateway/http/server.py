@@ -9,7 +9,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 HEADER_BYTES = 16 * 1024
-IDLE_S = 30.0
+BACKLOG = 1024
+IDLE_S = 30
 # Answers have drained before; what is left is cancelled.
 STOP_S = 1
 
@@ -38,7 +39,7 @@ class HttpServer:
                 log_level="warning",
                 access_log=False,
                 server_header=False,
-                timeout_keep_alive=int(IDLE_S),
+                timeout_keep_alive=IDLE_S,
                 timeout_graceful_shutdown=STOP_S,
             )
         )
@@ -46,8 +47,15 @@ class HttpServer:
 
     async def start(self) -> str:
         """Listens. Returns host:port; raises OSError when it cannot."""
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        listening = socket.create_server((self._host, self._port), family=family, backlog=1024)
+        listening = socket.socket(socket.AF_INET6 if ":" in self._host else socket.AF_INET)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((self._host, self._port))
+            # From here on clients may connect, before the server has its first turn.
+            listening.listen(BACKLOG)
+        except OSError:
+            listening.close()
+            raise
         self._serving = asyncio.create_task(self._server.serve(sockets=[listening]))
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{host}:{listening.getsockname()[1]}"
