@@ -56,10 +56,8 @@ class Gateway:
         gateway_pb2_grpc.add_GatewayServiceServicer_to_server(  # type: ignore[no-untyped-call]
             servicer, self.service.server
         )
-        completions = Completions(door, self.verifiers)
-        app = http_app([api_routes(completions, self.verifiers), health_routes(self.is_ready)])
         self._settings = settings
-        self._http = HttpServer(app, settings.http_host, settings.wanted_http_port)
+        self._http = self._http_server(door) if settings.http_host else None
         self._following: asyncio.Task[None] | None = None
         # host:port, once it listens.
         self.address = ""
@@ -68,8 +66,8 @@ class Gateway:
     async def start(self) -> None:
         """Listens and looks for verifiers."""
         self.address = await self.service.start()
-        if self._settings.http_host:
-            self.http_address = await self._start_http()
+        if self._http:
+            self.http_address = await self._start_http(self._http)
         self.verifiers.start()
         self._following = asyncio.create_task(self._follow_verifiers())
 
@@ -91,13 +89,19 @@ class Gateway:
     async def close(self) -> None:
         if self._following:
             self._following.cancel()
-        await self._http.stop()
+        if self._http:
+            await self._http.stop()
         await self.verifiers.close()
 
-    async def _start_http(self) -> str:
+    def _http_server(self, door: Door) -> HttpServer:
+        api = api_routes(Completions(door, self.verifiers), self.verifiers)
+        app = http_app([api, health_routes(self.is_ready)])
+        return HttpServer(app, self._settings.http_host, self._settings.wanted_http_port)
+
+    async def _start_http(self, http: HttpServer) -> str:
         """Empty when the port that nobody asked for is taken: another gateway runs here."""
         try:
-            return await self._http.start()
+            return await http.start()
         except OSError as error:
             where = f"{self._settings.http_host}:{self._settings.wanted_http_port}"
             told = f"cannot listen on {where} ({error.strerror}); choose another --http-port"

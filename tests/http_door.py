@@ -26,6 +26,7 @@ async def open_door(
 ) -> AsyncIterator[tuple[Gateway, FakeVerifier, Any]]:
     """A ready gateway, its verifier, and its gRPC stub."""
     fake = fake or fake_verifier()
+    settings = {"http_host": "127.0.0.1", **settings}
     async with served(fake) as (address, _), gateway_for(address, **settings) as (gateway, stub):
         async with asyncio.timeout(DEADLINE_S):
             await gateway.wait_ready()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from paceline import telemetry
 from paceline.server import Refusal
 
 CANARY = "canary-7f3a"
+PORTS = [(7000, None), (0, None), (7000, 9), (7000, 0)]
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 
@@ -205,7 +207,8 @@ async def test_a_full_gateway_says_when_to_come_again_and_a_draining_one_that_it
 
 
 async def test_without_a_verifier_nothing_is_ready():
-    async with gateway_for("127.0.0.1:1") as (gateway, _), http_of(gateway) as http:
+    door = gateway_for("127.0.0.1:1", http_host="127.0.0.1")
+    async with door as (gateway, _), http_of(gateway) as http:
         health = await http.get("/health")
         answer = await http.post(CHAT, json={"messages": HELLO})
         models = await http.get("/v1/models")
@@ -335,7 +338,7 @@ async def test_an_exceptions_text_stays_here(caplog: pytest.LogCaptureFixture):
 
 
 async def test_the_http_door_may_be_left_out_and_a_port_that_is_taken_is_named():
-    async with gateway_for("127.0.0.1:1") as (first, _):
+    async with gateway_for("127.0.0.1:1", http_host="127.0.0.1") as (first, _):
         taken = int(first.http_address.rsplit(":", 1)[1])
         second = Gateway(GatewaySettings(port=0, http_port=taken), telemetry.set_up("test"))
         with pytest.raises(SystemExit, match="choose another --http-port"):
@@ -344,3 +347,17 @@ async def test_the_http_door_may_be_left_out_and_a_port_that_is_taken_is_named()
         await second.service.server.stop(0)
     async with gateway_for("127.0.0.1:1", http_host="") as (without, _):
         assert without.http_address == ""
+
+
+async def test_a_second_gateway_goes_on_without_the_default_port(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(GatewaySettings, "wanted_http_port", taken.getsockname()[1])
+        async with gateway_for("127.0.0.1:1", http_host="127.0.0.1") as (second, _):
+            assert second.address
+            assert second.http_address == ""
+    assert "no HTTP door" in caplog.text
+    monkeypatch.undo()
+    wanted = [GatewaySettings(port=p, http_port=h).wanted_http_port for p, h in PORTS]
+    assert wanted == [8000, 0, 9, 0]
