@@ -35,7 +35,12 @@ async def serve(settings: GatewaySettings) -> None:
 def main() -> None:
     settings = GatewaySettings.load()
     set_up_logging(settings.log_level)
-    refuse_exposure(settings.host, settings.insecure)
+    refuse_exposure(
+        settings.host,
+        settings.insecure,
+        encrypted=bool(settings.tls_cert),
+        authenticated=bool(settings.tls_client_ca or settings.api_keys),
+    )
     run(serve(settings))
 
 

@@ -39,6 +39,7 @@ class Arrival:
     monotonic_s: float
     remaining_s: float | None = None
     parent: SpanContext | None = None
+    tenant: str = ""
 
     @property
     def elapsed_s(self) -> float:
@@ -140,6 +141,7 @@ class Answers:
             tracestate=tracestate,
             request_id=request.request_id,
             workload=request.workload,
+            tenant=arrival.tenant,
         )
         started: Started | None = Started(answer_id, model.name, seed, len(prompt), trace.trace_id)
         answer_text = AnswerText(text.detokeniser(), request.stop, stop_ids(request, model))

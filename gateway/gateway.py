@@ -8,6 +8,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from gateway.admission import Admission
 from gateway.answers import Answers
 from gateway.config import GatewaySettings
+from gateway.keys import Keys
 from gateway.rounds import RoundHub
 from gateway.servicer import GatewayServicer
 from gateway.sessions import Sessions
@@ -30,10 +31,17 @@ class Gateway:
             drain_s=settings.drain_s,
             message_bytes=PUBLIC_MESSAGE_BYTES,
             with_reflection=settings.reflection,
+            tls=settings.port_tls,
         )
-        self.verifiers = Verifiers(settings.verifier)
+        self.verifiers = Verifiers(settings.verifier, settings.peer_tls)
         self._hub = RoundHub()
-        self._admission = Admission(settings.max_requests)
+        self._admission = Admission(
+            settings.max_requests,
+            clock=time.monotonic,
+            max_queued=settings.max_queued,
+            max_queue_s=settings.max_queue_s,
+        )
+        keys = Keys(settings.api_keys)
         traces = Traces(provider, every_round=settings.trace_rounds == "all")
         servicer = GatewayServicer(
             Answers(self.verifiers, traces, self._hub),
@@ -41,6 +49,7 @@ class Gateway:
             self.verifiers,
             self._hub,
             self._admission,
+            keys,
         )
         gateway_pb2_grpc.add_GatewayServiceServicer_to_server(  # type: ignore[no-untyped-call]
             servicer, self.service.server

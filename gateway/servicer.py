@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from gateway.admission import Admission, draining_refusal
-from gateway.answers import Answers, Arrival
+from gateway.admission import Admission, Visit, draining_refusal
+from gateway.answers import Answers, Arrival, time_left_ms
 from gateway.codec import (
     defaults_from_pb,
     event_to_pb,
@@ -19,12 +19,18 @@ from gateway.codec import (
     session_to_pb,
     turn_from_pb,
 )
+from gateway.keys import Keys, Tenant
 from gateway.rounds import RoundHub
 from gateway.sessions import Defaults, Session, Sessions, add_turn
-from gateway.validation import opening_violations, request_violations, turn_violations
+from gateway.validation import (
+    estimated_tokens,
+    opening_violations,
+    request_violations,
+    turn_violations,
+)
 from gateway.verifiers import Verifiers
 from paceline import telemetry
-from paceline.events import Delta, Finished
+from paceline.events import Delta, Finished, Request
 from paceline.params import FieldError, Violation
 from paceline.server import Refusal, refusals
 from paceline.v1 import gateway_pb2 as pb
@@ -45,7 +51,9 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         verifiers: Verifiers,
         hub: RoundHub,
         admission: Admission,
+        keys: Keys,
     ) -> None:
+        self._keys = keys
         self._answers = answers
         self._sessions = sessions
         self._verifiers = verifiers
@@ -54,26 +62,29 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
         async with refusals(context):
-            arrival = _arrival(context)
+            tenant = self._tenant(context)
+            arrival = _arrival(context, tenant)
             wanted = request_from_pb(request)
             _refuse(request_violations(wanted))
-            with self._admission.place(wanted.n):
+            async with self._place(tenant, wanted, arrival) as visit:
                 events = self._answers.stream_all(wanted, arrival)
                 async with contextlib.aclosing(events):
                     async for index, event in events:
+                        visit.count(event)
                         await context.write(pb.GenerateResponse(index=index, **event_to_pb(event)))
 
     async def Chat(self, requests: Any, context: Context) -> None:
         async with refusals(context):
+            tenant = self._tenant(context)
             first = await self._next(context, FIRST_MESSAGE_S)
             if first is None:
                 return
-            session = self._open(first)
+            session = self._open(first, tenant)
             await context.write(pb.ChatResponse(session=self._session_to_pb(session)))
             while (message := await self._next(context)) is not None:
                 match message.WhichOneof("request"):
                     case "turn":
-                        await self._turn(message.turn, session.id, context)
+                        await self._turn(message.turn, session.id, tenant, context)
                     case "end":
                         return
                     case "open":
@@ -85,24 +96,29 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         self, request: pb.GetSessionRequest, context: Context
     ) -> pb.GetSessionResponse:
         async with refusals(context):
-            session = self._sessions.get(request.session_id)
+            session = self._owned(request.session_id, self._tenant(context))
             return pb.GetSessionResponse(session=self._session_to_pb(session))
 
     async def CloseSession(
         self, request: pb.CloseSessionRequest, context: Context
     ) -> pb.CloseSessionResponse:
         async with refusals(context):
-            self._sessions.close(request.session_id)
+            self._sessions.close(self._owned(request.session_id, self._tenant(context)).id)
             return pb.CloseSessionResponse()
 
     async def ListModels(
         self, request: pb.ListModelsRequest, context: Context
     ) -> pb.ListModelsResponse:
         async with refusals(context):
+            self._tenant(context)
             return pb.ListModelsResponse(models=map(model_to_pb, self._verifiers.models()))
 
     async def WatchRounds(self, request: pb.WatchRoundsRequest, context: Context) -> None:
         async with refusals(context):
+            if not request.id and not self._tenant(context).is_operator:
+                raise Refusal(
+                    grpc.StatusCode.PERMISSION_DENIED, "name a request: this key is no operator's"
+                )
             with self._hub.watch(request.id) as watcher:
                 if watcher is None:
                     raise Refusal(grpc.StatusCode.NOT_FOUND, "no such request is running")
@@ -113,7 +129,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             if not request.id:
                 raise draining_refusal()
 
-    def _open(self, message: pb.ChatRequest) -> Session:
+    def _open(self, message: pb.ChatRequest, tenant: Tenant) -> Session:
         if message.WhichOneof("request") != "open":
             raise FieldError("open", "must be the first message")
         opening = message.open
@@ -121,30 +137,65 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             opening_violations(opening.session_id, opening.system, opening.stop, opening.workload)
         )
         if opening.session_id:
-            session = self._sessions.resume(opening.session_id)
+            session = self._sessions.resume(self._owned(opening.session_id, tenant).id)
             session.defaults = defaults_from_pb(opening, session.defaults)
             return session
         defaults = defaults_from_pb(opening, Defaults())
         _, model, _ = self._verifiers.place("")
-        return self._sessions.create(model.name, opening.system, defaults)
+        session = self._sessions.create(model.name, opening.system, defaults)
+        session.tenant = tenant.name
+        return session
 
-    async def _turn(self, turn: pb.Turn, session_id: str, context: Context) -> None:
-        arrival = _arrival(context)
-        _refuse(turn_violations(turn.content, turn.request_id))
-        with self._admission.place(), self._sessions.turn(session_id) as session:
+    def _owned(self, session_id: str, tenant: Tenant) -> Session:
+        """Raises NOT_FOUND, for another tenant's session as for none."""
+        session = self._sessions.get(session_id)
+        if session.tenant != tenant.name:
+            raise Refusal(grpc.StatusCode.NOT_FOUND, "no such session; it may have expired")
+        return session
+
+    def _tenant(self, context: Context) -> Tenant:
+        """Whom the call is for. Raises UNAUTHENTICATED."""
+        return self._keys.identify(_metadata(context))
+
+    def _place(
+        self, tenant: Tenant, request: Request, arrival: Arrival
+    ) -> contextlib.AbstractAsyncContextManager[Visit]:
+        left_ms = time_left_ms(request.timeout_ms, arrival)
+        return self._admission.place(
+            tenant,
+            request.n,
+            num_tokens=estimated_tokens(request),
+            remaining_s=left_ms / 1000 if left_ms else None,
+        )
+
+    async def _turn(self, turn: pb.Turn, session_id: str, tenant: Tenant, context: Context) -> None:
+        arrival = _arrival(context, tenant)
+        _refuse(turn_violations(turn.content, turn.request_id, turn.timeout_ms))
+        with self._sessions.turn(session_id) as session:
             wanted = turn_from_pb(turn, session)
-            texts: list[str] = []
-            events = self._answers.stream(
-                wanted, arrival, session_id=session_id, drop_old_turns=True
-            )
-            async with contextlib.aclosing(events):
-                async for event in events:
-                    if isinstance(event, Delta):
-                        texts.append(event.text)
-                    elif isinstance(event, Finished):
-                        num_tokens = event.num_prompt_tokens + event.num_completion_tokens
-                        add_turn(session, turn.content, "".join(texts), num_tokens)
-                    await context.write(pb.ChatResponse(**event_to_pb(event)))
+            async with self._place(tenant, wanted, arrival) as visit:
+                await self._answer(turn, session, wanted, arrival, visit, context)
+
+    async def _answer(
+        self,
+        turn: pb.Turn,
+        session: Session,
+        wanted: Request,
+        arrival: Arrival,
+        visit: Visit,
+        context: Context,
+    ) -> None:
+        texts: list[str] = []
+        events = self._answers.stream(wanted, arrival, session_id=session.id, drop_old_turns=True)
+        async with contextlib.aclosing(events):
+            async for event in events:
+                visit.count(event)
+                if isinstance(event, Delta):
+                    texts.append(event.text)
+                elif isinstance(event, Finished):
+                    num_tokens = event.num_prompt_tokens + event.num_completion_tokens
+                    add_turn(session, turn.content, "".join(texts), num_tokens)
+                await context.write(pb.ChatResponse(**event_to_pb(event)))
 
     async def _next(self, context: Context, timeout_s: float | None = None) -> Any:
         """The client's next message; None when it has closed its side or is gone.
@@ -179,13 +230,20 @@ def _refuse(violations: Sequence[Violation]) -> None:
         raise Refusal.invalid(violations)
 
 
-def _arrival(context: Context) -> Arrival:
-    metadata = dict(context.invocation_metadata() or ())
+def _metadata(context: Context) -> dict[str, str]:
+    """The call's textual metadata; gRPC keeps names in lower case."""
+    pairs = context.invocation_metadata() or ()
+    return {name: value for name, value in pairs if isinstance(value, str)}
+
+
+def _arrival(context: Context, tenant: Tenant) -> Arrival:
+    metadata = _metadata(context)
     return Arrival(
         unix_nanos=time.time_ns(),
         monotonic_s=time.monotonic(),
         remaining_s=context.time_remaining(),
         parent=telemetry.parse_context(
-            str(metadata.get("traceparent", "")), str(metadata.get("tracestate", ""))
+            metadata.get("traceparent", ""), metadata.get("tracestate", "")
         ),
+        tenant=tenant.name,
     )

@@ -15,7 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from gateway.sequence_codec import final_from_pb, model_from_pb, open_to_pb, tokens_from_pb
 from gateway.sequences import Final, Open, ServedModel, Tokens
 from gateway.text import Text
+from paceline.roles import VERIFIER, server_name
 from paceline.server import Refusal, open_channel
+from paceline.tls import TlsFiles
 from paceline.v1 import drafter_pb2, verifier_pb2, verifier_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -32,7 +34,9 @@ TIMEOUT_MARGIN_S = 1.0
 class Verifier:
     """A verifier at one address. `start` keeps trying to reach it until `close`."""
 
-    def __init__(self, address: str, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, address: str, on_change: Callable[[], None], tls: TlsFiles | None = None
+    ) -> None:
         """`on_change` is called whenever `is_ready` changes."""
         self.address = address
         self.num_live = 0
@@ -43,7 +47,7 @@ class Verifier:
         self._files: dict[str, bytes] = {}
         self._trouble = ""
         self._on_change = on_change
-        self._channel = open_channel(address)
+        self._channel = open_channel(address, tls=tls, server_name=server_name(VERIFIER))
         # Generated stubs carry no types.
         self._stub: Any = verifier_pb2_grpc.VerifierServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._health: Any = health_pb2_grpc.HealthStub(self._channel)

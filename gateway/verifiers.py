@@ -9,13 +9,14 @@ from gateway.sequences import ServedModel
 from gateway.text import Text
 from gateway.verifier import Verifier
 from paceline.server import Refusal
+from paceline.tls import TlsFiles
 
 
 class Verifiers:
     """All verifiers of this gateway."""
 
-    def __init__(self, addresses: Sequence[str]) -> None:
-        self.all = [Verifier(address, self._notice) for address in addresses]
+    def __init__(self, addresses: Sequence[str], tls: TlsFiles | None = None) -> None:
+        self.all = [Verifier(address, self._notice, tls) for address in addresses]
         self._ready = asyncio.Event()
         self._lost = asyncio.Event()
         self._lost.set()
