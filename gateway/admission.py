@@ -121,7 +121,7 @@ class Admission:
             self._refuse_long_wait(tenant, remaining_s)
         visit = Visit()
         self._running_of[tenant.name] += num_answers
-        self._rates.take(tenant, num_tokens)
+        taken = self._rates.take(tenant, num_tokens)
         self._idle.clear()
         try:
             await self._turn(num_answers, waiting, remaining_s)
@@ -133,7 +133,7 @@ class Admission:
                 self._note_freed(num_answers)
                 self._start_waiting()
         finally:
-            self._rates.take(tenant, visit.num_tokens - num_tokens)
+            self._rates.settle(tenant, taken, visit.num_tokens)
             self._running_of[tenant.name] -= num_answers
             if not self._running_of[tenant.name]:
                 del self._running_of[tenant.name]

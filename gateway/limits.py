@@ -30,11 +30,20 @@ class TokenRates:
         missing = min(tokens, tenant.burst_tokens) - self._filled(tenant).level
         return max(0.0, missing / tenant.tokens_per_s)
 
-    def take(self, tenant: Tenant, tokens: float) -> None:
-        """Negative gives back. The level may go below zero; what comes next waits for it."""
+    def take(self, tenant: Tenant, tokens: float) -> float:
+        """Takes what `wait_s` waited for; returns it, for `settle`."""
+        taken = min(tokens, tenant.burst_tokens)
+        self._change(tenant, -taken)
+        return taken
+
+    def settle(self, tenant: Tenant, taken: float, tokens: float) -> None:
+        """The request took so many. The level may go below zero; what comes next waits for it."""
+        self._change(tenant, taken - tokens)
+
+    def _change(self, tenant: Tenant, tokens: float) -> None:
         if tenant.tokens_per_s:
             bucket = self._filled(tenant)
-            bucket.level = min(bucket.level - tokens, tenant.burst_tokens)
+            bucket.level = min(bucket.level + tokens, tenant.burst_tokens)
 
     def _filled(self, tenant: Tenant) -> _Bucket:
         now = self._clock()

@@ -10,6 +10,7 @@ from paceline.limits import (
     MAX_ANSWERS,
     MAX_CONTENT_BYTES,
     MAX_MESSAGES,
+    MAX_PROMPT_TOKENS,
     MAX_STOP_BYTES,
     MAX_STOPS,
     label_violations,
@@ -51,7 +52,7 @@ def estimated_tokens(request: Request) -> float:
         texts = [part.content for part in prompt if isinstance(part, ChatMessage)]
         num_bytes = sum(len(text.encode()) for text in texts)
         num_prompt = num_bytes / BYTES_PER_TOKEN if texts else len(prompt)
-    return request.n * (1 + num_prompt + request.params.max_tokens)
+    return request.n * (1 + num_prompt + min(request.params.max_tokens, MAX_PROMPT_TOKENS))
 
 
 def stop_violations(stops: Sequence[str]) -> list[Violation]:

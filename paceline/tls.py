@@ -151,17 +151,25 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     if not files.cert:
         raise TlsError("a port with TLS needs a certificate and its key")
     reloader = Reloader(files)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(files.cert, files.key)
+    context = newest = _context(files)
     if files.ca:
         context.load_verify_locations(files.ca)
         context.verify_mode = ssl.CERT_REQUIRED
 
     def at_handshake(connection: Any, name: str | None, original: ssl.SSLContext) -> None:
+        nonlocal newest
         if reloader.changed():
-            context.load_cert_chain(files.cert, files.key)
-            connection.context = context
+            newest = _context(files)
+        if newest is not original:
+            # Changes the certificate of this handshake, and nothing else.
+            connection.context = newest
 
     context.sni_callback = at_handshake
+    return context
+
+
+def _context(files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(files.cert, files.key)
     return context
