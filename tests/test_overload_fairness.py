@@ -18,11 +18,11 @@ def request(tenant: str, cost: float, weight: float = 1.0, rank_: float = 0.0) -
     return Waiting(tenant, weight, cost, rank_)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     weights=st.dictionaries(st.sampled_from("abcd"), WEIGHTS, min_size=2),
     costs=st.data(),
-    num_rounds=st.integers(1, 200),
+    num_rounds=st.integers(1, 60),
 )
 def test_tenants_that_wait_get_their_shares_within_one_request_each(weights, costs, num_rounds):
     queue = FairQueue()
@@ -48,7 +48,7 @@ def test_tenants_that_wait_get_their_shares_within_one_request_each(weights, cos
                 assert gap <= largest[a] / weights[a] + largest[b] / weights[b] + 1e-6
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(flood=st.lists(COSTS, min_size=1, max_size=300), cost=COSTS)
 def test_a_newcomer_waits_for_no_more_than_one_request_of_a_flood(flood, cost):
     queue = FairQueue()
@@ -62,7 +62,7 @@ def test_a_newcomer_waits_for_no_more_than_one_request_of_a_flood(flood, cost):
     assert "new" in {waiting.tenant for waiting in first_two if waiting}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(-10, 10)), min_size=1, max_size=60))
 def test_priority_overtakes_for_a_bounded_time(arrivals):
     arrivals = sorted(arrivals)
@@ -126,7 +126,7 @@ class Clock:
         return self.now
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.tuples(st.floats(0, 30), st.floats(1, 5000), st.floats(0, 1)), min_size=1, max_size=60
