@@ -131,7 +131,7 @@ async def test_the_gateway_refuses_by_name_before_any_work():
 def test_parameters_are_refused_by_name(field: str):
     for params in PARAMS[field]:
         found = violations(params, [1, 2], [], vocab_size=50, max_context=64)
-        assert field in [violation.field for violation in found]
+        assert field in [violation.field.partition("[")[0] for violation in found]
 
 
 def test_given_output_is_limited_too():

@@ -1,4 +1,4 @@
-"""The three processes with mTLS on every hop and keys at the door: what they do and what they say."""
+"""The three processes, mTLS on every hop and keys at the door: what they do, and say."""
 
 import asyncio
 import contextlib
