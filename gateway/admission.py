@@ -16,6 +16,7 @@ import grpc
 from gateway.fairness import FairQueue, Waiting, rank
 from gateway.keys import Tenant
 from gateway.limits import TokenRates
+from gateway.reserve import Reserve
 from paceline.events import Delta, Event, Finished, Started
 from paceline.server import Refusal
 
@@ -78,8 +79,9 @@ class Admission:
         self._rates = TokenRates(clock)
         self._queue = FairQueue()
         self._tickets: dict[int, _Ticket] = {}
-        self._num_running = 0
-        self._running_of: Counter[str] = Counter()
+        self._reserve = Reserve(max_requests, clock)
+        # Answers of each tenant that run or wait.
+        self._answers_of: Counter[str] = Counter()
         # Seconds between two places that come free, while somebody waits; 0: not known yet.
         self._interval_s = 0.0
         self._freed_at_s: float | None = None
@@ -89,7 +91,7 @@ class Admission:
 
     @property
     def num_running(self) -> int:
-        return self._num_running
+        return self._reserve.num_running
 
     @property
     def num_queued(self) -> int:
@@ -117,10 +119,13 @@ class Admission:
         waiting = Waiting(
             tenant.name, tenant.weight, num_tokens, rank(self._clock(), tenant.priority)
         )
-        if not self._has_room(num_answers) or len(self._queue):
+        must_wait = not (
+            self._has_room(num_answers) and self._reserve.may_start(tenant.name, num_answers)
+        )
+        if must_wait or len(self._queue):
             self._refuse_long_wait(tenant, remaining_s)
         visit = Visit()
-        self._running_of[tenant.name] += num_answers
+        self._answers_of[tenant.name] += num_answers
         taken = self._rates.take(tenant, num_tokens)
         self._idle.clear()
         try:
@@ -128,20 +133,20 @@ class Admission:
             try:
                 yield visit
             finally:
-                self._num_running -= num_answers
+                self._reserve.add(tenant.name, tenant.weight, -num_answers)
                 self._queue.settle(waiting, visit.num_tokens)
                 self._note_freed(num_answers)
                 self._start_waiting()
         finally:
             self._rates.settle(tenant, taken, visit.num_tokens)
-            self._running_of[tenant.name] -= num_answers
-            if not self._running_of[tenant.name]:
-                del self._running_of[tenant.name]
-            if not self._running_of:
+            self._answers_of[tenant.name] -= num_answers
+            if not self._answers_of[tenant.name]:
+                del self._answers_of[tenant.name]
+            if not self._answers_of:
                 self._idle.set()
 
     def _refuse_over_limit(self, tenant: Tenant, num_answers: int, num_tokens: float) -> None:
-        running = self._running_of[tenant.name]
+        running = self._answers_of[tenant.name]
         if tenant.max_answers and running + num_answers > tenant.max_answers:
             raise _exhausted(
                 f"the tenant's limit is {tenant.max_answers} answers at the same time",
@@ -162,7 +167,7 @@ class Admission:
         wait_s = (own + 1) * (self._queue.num_tenants + newcomers) * self._interval_s
         if own >= free:
             raise _exhausted(
-                f"{self._num_running} answers are running, the limit is {self._max_requests}, "
+                f"{self.num_running} answers are running, the limit is {self._max_requests}, "
                 "and the queue is full",
                 wait_s or RETRY_AFTER_S,
             )
@@ -200,7 +205,7 @@ class Admission:
         except BaseException:
             if turn.done():
                 # Cancelled just when its turn came: the places go back.
-                self._num_running -= num_answers
+                self._reserve.add(waiting.tenant, waiting.weight, -num_answers)
                 self._queue.settle(waiting, 0.0)
                 self._start_waiting()
             raise
@@ -210,17 +215,21 @@ class Admission:
                 self._queue.remove(waiting)
 
     def _has_room(self, num_answers: int) -> bool:
-        return self._num_running + num_answers <= self._max_requests
+        return self.num_running + num_answers <= self._max_requests
 
     def _start_waiting(self) -> None:
         """Gives places to those whose turn it is. One that needs many holds up those behind it."""
-        while waiting := self._queue.peek():
+        passed_over: set[str] = set()
+        while waiting := self._queue.peek(passed_over):
             ticket = self._tickets[id(waiting)]
             if not self._has_room(ticket.num_answers):
                 return
-            self._queue.pop()
+            if not self._reserve.may_start(waiting.tenant, ticket.num_answers):
+                passed_over.add(waiting.tenant)
+                continue
+            self._queue.pop(passed_over)
             del self._tickets[id(waiting)]
-            self._num_running += ticket.num_answers
+            self._reserve.add(waiting.tenant, waiting.weight, ticket.num_answers)
             ticket.turn.set_result(None)
 
     def _note_freed(self, num_answers: int) -> None:

@@ -88,7 +88,7 @@ class Answers:
         trace = self._traces.begin(
             request,
             answer_id=answer_id,
-            model=request.model or self._verifiers.default_model(),
+            model=self._verifiers.traced_model(request.model),
             session_id=session_id,
             parent=arrival.parent,
             start_unix_nanos=arrival.unix_nanos,

@@ -10,6 +10,7 @@ per level of priority, so a request is overtaken for so long and no longer.
 
 import heapq
 import itertools
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 # What one level of priority is worth in waiting.
@@ -74,18 +75,18 @@ class FairQueue:
         line.num_waiting -= 1
         self._forget(waiting.tenant)
 
-    def peek(self) -> Waiting | None:
-        """The request that `pop` would take."""
-        line = self._next()
+    def peek(self, passed_over: Set[str] = frozenset()) -> Waiting | None:
+        """The request that goes next, of tenants that are not passed over."""
+        line = self._next(passed_over)
         if line is None:
             return None
         while line.heap[0][2].is_gone:
             heapq.heappop(line.heap)
         return line.heap[0][2]
 
-    def pop(self) -> Waiting | None:
-        """The next request, its estimate charged; `settle` it when it is over."""
-        waiting = self.peek()
+    def pop(self, passed_over: Set[str] = frozenset()) -> Waiting | None:
+        """What `peek` shows, its estimate charged; `settle` it when it is over."""
+        waiting = self.peek(passed_over)
         if waiting is None:
             return None
         line = self._lines[waiting.tenant]
@@ -96,8 +97,12 @@ class FairQueue:
         line.counter += waiting.cost / waiting.weight
         return waiting
 
-    def _next(self) -> _Line | None:
-        waits = (line for line in self._lines.values() if line.num_waiting)
+    def _next(self, passed_over: Set[str]) -> _Line | None:
+        waits = (
+            line
+            for tenant, line in self._lines.items()
+            if line.num_waiting and tenant not in passed_over
+        )
         return min(waits, key=lambda line: line.counter, default=None)
 
     def settle(self, waiting: Waiting, tokens: float) -> None:

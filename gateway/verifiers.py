@@ -49,6 +49,13 @@ class Verifiers:
         served = self.models()
         return served[0].name if served else ""
 
+    def traced_model(self, name: str) -> str:
+        """The name for spans: what a client made up stands in none."""
+        if not name:
+            return self.default_model()
+        known = (verifier.model.name for verifier in self.all if verifier.model)
+        return name if name in known else "unknown"
+
     def place(self, name: str) -> tuple[Verifier, ServedModel, Text]:
         """The ready verifier with the fewest live sequences, of those that serve the model.
 

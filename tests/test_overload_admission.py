@@ -9,6 +9,7 @@ from fakes import FakeVerifier, eventually, gateway_with, ids_of
 
 from gateway.admission import Admission
 from gateway.keys import ANYBODY, Tenant
+from gateway.reserve import WINDOW_S
 from paceline.server import Refusal
 from paceline.v1 import gateway_pb2 as pb
 
@@ -89,6 +90,48 @@ async def test_a_flood_takes_half_the_queue_and_another_tenant_goes_next():
     for holder in (newcomer, *queued):
         await holder.let_go()
     assert (desk.num_running, desk.num_queued) == (0, 0)
+
+
+async def test_places_that_a_tenant_used_lately_are_kept_from_a_flood_for_a_while():
+    desk, clock = admission(4)
+    flood, calm = Tenant("flood"), Tenant("calm")
+    first = Holder(desk, calm)
+    await settle()
+    await first.let_go()
+    floods = [Holder(desk, flood) for _ in range(6)]
+    await settle()
+    assert sum(holder.is_in for holder in floods) == 3
+    second, third = Holder(desk, calm), Holder(desk, calm)
+    await settle()
+    # At once, where a fair queue alone would make it wait; its second waits its turn.
+    assert (second.is_in, third.is_in) == (True, False)
+    for holder in (second, floods[0], third):
+        await holder.let_go()
+        await settle()
+    clock.now += 4 * WINDOW_S
+    await floods[1].let_go()
+    await settle()
+    assert desk.num_running == 4 and desk.num_queued == 0
+    for holder in floods[2:]:
+        await holder.let_go()
+    assert desk.num_running == 0
+
+
+async def test_a_request_for_every_place_gets_them_beside_a_steady_other():
+    desk, _ = admission(4)
+    steady, large = Tenant("steady"), Tenant("large")
+    held = Holder(desk, steady)
+    await settle()
+    wanted = Holder(desk, large, 4)
+    next_ = Holder(desk, steady)
+    await settle()
+    await held.let_go()
+    await settle()
+    assert (wanted.is_in, next_.is_in) == (True, False)
+    await wanted.let_go()
+    await settle()
+    assert next_.is_in
+    await next_.let_go()
 
 
 async def test_who_leaves_the_queue_leaves_nothing_behind():

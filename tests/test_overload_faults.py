@@ -1,6 +1,6 @@
 """Three times more than the gateway can serve, and a tenant that floods: what the others get.
 
-Open-loop load against a scripted verifier of eight places and 0.5 s an answer, in this process.
+Open-loop load against a scripted verifier of eight places and 1 s an answer, in this process.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.faults
 
 PLACES = 8
 NUM_ROUNDS = 5
-ROUND_S = 0.1
+ROUND_S = 0.2
 CAPACITY_PER_S = PLACES / (NUM_ROUNDS * ROUND_S)
 OVERLOAD_S = 30.0
 
 
 class PacedVerifier(FakeVerifier):
-    """Takes a fixed time for every answer, and no more than its places at once."""
+    """Takes its time for an answer, a quarter more or less, so that places come free one by one."""
 
     def __init__(self) -> None:
         super().__init__([ids_of("a")] * NUM_ROUNDS)
@@ -38,7 +38,8 @@ class PacedVerifier(FakeVerifier):
         self.num_running += 1
         self.most_running = max(self.most_running, self.num_running)
         try:
-            await asyncio.sleep(NUM_ROUNDS * ROUND_S)
+            spread = 0.75 + 0.5 * (len(self.opens) * 0.618 % 1)
+            await asyncio.sleep(NUM_ROUNDS * ROUND_S * spread)
             return await super()._answer(told, context)
         finally:
             self.num_running -= 1
@@ -108,7 +109,7 @@ async def test_three_times_too_much_costs_no_throughput_and_is_over_soon(keys):
 
         peak = Outcomes()
         began = time.monotonic()
-        workers = [always_asking(peak, began + 6) for _ in range(PLACES + 2)]
+        workers = [always_asking(peak, began + 10) for _ in range(PLACES + 2)]
         await asyncio.gather(*workers)
         peak_per_s = len(peak.finished_s) / (time.monotonic() - began)
         over = Outcomes()
@@ -156,4 +157,4 @@ async def test_one_tenants_flood_is_hardly_felt_by_another(keys):
     assert beside.broken == flood.broken == []
     assert p99["beside"] <= 1.5 * p99["alone"]
     # The flood still gets what the other leaves.
-    assert len(flood.finished_s) >= 0.6 * CAPACITY_PER_S * (OVERLOAD_S / 2)
+    assert len(flood.finished_s) >= len(beside.finished_s)

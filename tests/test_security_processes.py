@@ -215,12 +215,11 @@ async def test_a_verifier_checks_again_what_the_gateway_has_checked(
     secured: Secured, field: str, opening: dict[str, object]
 ):
     async with secured.channel("verifier", secured.certificates.role("gateway")) as channel:
-        call = verifier_pb2_grpc.VerifierServiceStub(channel).Generate(timeout=DEADLINE_S)
-        await call.write(
-            verifier_pb2.VerifierGenerateRequest(
-                open=verifier_pb2.Open(**{"token_ids": [1]} | opening)
-            )
+        message = verifier_pb2.VerifierGenerateRequest(
+            open=verifier_pb2.Open(**{"token_ids": [1]} | opening)
         )
+        stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+        call = stub.Generate(iter([message]), timeout=DEADLINE_S)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await call.read()
     refusal = Refusal.from_rpc_error(refused.value)
