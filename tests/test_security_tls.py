@@ -2,14 +2,17 @@
 
 import asyncio
 import os
+import shutil
 import socket
 import ssl
+import subprocess
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
 import pytest
 from certificates import Certificates
+from cryptography import x509
 from fakes import FakeVerifier, ids_of, served
 
 from drafter_service.config import DrafterSettings
@@ -239,6 +242,23 @@ async def test_an_http_context_renews_too(certificates: Certificates):
         assert await asyncio.to_thread(serial_of, address, files) != before
 
 
+async def test_a_gateway_dials_with_its_renewed_certificate(
+    certificates: Certificates, others: Certificates
+):
+    stranger, door = others.role("gateway"), certificates.issue("door", "127.0.0.1")
+    peer = TlsFiles(stranger.cert, stranger.key, certificates.ca)
+    async with (
+        served(FakeVerifier(), tls=certificates.role("verifier")) as (verifier, _),
+        gateway_of(verifier, door, peer) as gateway,
+    ):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(gateway.wait_ready(), 0.3)
+        ours = certificates.role("gateway")
+        os.replace(ours.key, peer.key)
+        os.replace(ours.cert, peer.cert)
+        await asyncio.wait_for(gateway.wait_ready(), DEADLINE_S)
+
+
 async def test_a_dialler_shows_its_renewed_certificate_when_it_dials_again(
     certificates: Certificates, others: Certificates
 ):
@@ -316,3 +336,23 @@ def test_files_that_do_not_fit_are_named_and_not_shown(
             VerifierSettings.load(flags)
         assert stopped.value.code == 2
     assert "canary" not in capsys.readouterr().err
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_the_script_makes_certificates_with_roles(tmp_path: Path):
+    script = Path(__file__).parents[1] / "deploy" / "certificates.sh"
+    for _ in range(2):
+        subprocess.run([script, tmp_path, "gateway.example.com"], check=True, capture_output=True)
+        for role in ROLES:
+            pems = read(
+                TlsFiles(
+                    str(tmp_path / f"{role}.pem"),
+                    str(tmp_path / f"{role}-key.pem"),
+                    str(tmp_path / "ca.pem"),
+                )
+            )
+            issued = x509.load_pem_x509_certificate(pems.cert)
+            issued.verify_directly_issued_by(x509.load_pem_x509_certificate(pems.ca))
+            names = issued.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+            assert roles_of(names.value.get_values_for_type(x509.DNSName)) == {role}
+    assert (tmp_path / "ca-key.pem").stat().st_mode & 0o077 == 0
