@@ -1,0 +1,178 @@
+"""The rule: an action is taken iff its probability-weighted extra tokens exceed what it costs.
+
+rho is the rate of the whole step, in tokens per microsecond: a row or a wait of one sequence delays
+all that share the forward, so it is weighed against the tokens of all (ratio-optimal stopping; see
+docs/design.md). Pure: probabilities and a fit of step time in, numbers of rows and waits out.
+"""
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from verifier_service.step_time import StepShape, StepTime
+
+# Extra tokens must exceed their cost by this much: estimates are noisy.
+_MARGIN = 1.05
+# A sequence whose budget is spent may be slowed by the rows of others by this share of a step.
+_BYSTANDER_SHARE = 0.01
+_MAX_MOMENTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Hand:
+    """One sequence's draft tokens at hand: P(it and all before it stand), descending.
+
+    `is_spent`: its budget is; others must not slow it.
+    """
+
+    survival: Sequence[float] = ()
+    is_spent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Draft tokens of each sequence, the expected tokens and time of the step.
+
+    A draft token less likely than `min_probability` is not worth a row in this step.
+    """
+
+    num_draft: list[int]
+    num_tokens: float
+    time_us: float
+    min_probability: float
+
+
+def plan_rows(
+    hands: Sequence[Hand], plain: StepShape, step_time: StepTime, max_rows: int, wait_us: float = 0.0
+) -> Plan:
+    """The draft tokens that maximise tokens per time, after a wait of this length.
+
+    plain: the step without draft tokens. Takes the likeliest token first and stops when the next
+    one would lower the rate, which is exact for rows that never get cheaper.
+    """
+    num_draft = [0] * len(hands)
+    taken: list[tuple[int, float, float]] = []
+    plain_us = step_time.predict(plain)
+    tokens, time_us, rows = float(len(hands)), wait_us + plain_us, plain.rows
+    heap = [(-hand.survival[0], index) for index, hand in enumerate(hands) if hand.survival]
+    heapq.heapify(heap)
+    while heap and len(taken) < max_rows:
+        probability, index = -heap[0][0], heap[0][1]
+        row_us = step_time.row_us(rows)
+        if probability * time_us <= _MARGIN * tokens * row_us:
+            break
+        tokens, time_us, rows = tokens + probability, time_us + row_us, rows + 1
+        taken.append((index, probability, row_us))
+        num_draft[index] += 1
+        survival = hands[index].survival
+        if num_draft[index] < len(survival):
+            heapq.heapreplace(heap, (-survival[num_draft[index]], index))
+        else:
+            heapq.heappop(heap)
+    gains = [1.0 + sum(h.survival[:n]) for h, n in zip(hands, num_draft, strict=True)]
+    while taken and _slows_the_spent(hands, gains, plain_us, time_us - wait_us):
+        index, probability, row_us = taken.pop()
+        num_draft[index] -= 1
+        gains[index] -= probability
+        tokens, time_us, rows = tokens - probability, time_us - row_us, rows - 1
+    price = tokens * step_time.row_us(rows) / time_us if time_us > 0 else 0.0
+    return Plan(num_draft, tokens, time_us - wait_us, min(price, 1.0))
+
+
+def _slows_the_spent(
+    hands: Sequence[Hand], gains: Sequence[float], plain_us: float, time_us: float
+) -> bool:
+    """Whether a sequence that has no time left to lose would lose some."""
+    if time_us <= plain_us * (1 + _BYSTANDER_SHARE):
+        return False
+    return any(
+        hand.is_spent and gain * plain_us < time_us
+        for hand, gain in zip(hands, gains, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """One sequence of a step that may wait.
+
+    survival: of all draft tokens it may use. arrivals_us[i]: when token i is there, from now on; 0
+    for those at hand, ascending. chance: that anything comes, if nothing is there yet.
+    """
+
+    survival: Sequence[float]
+    arrivals_us: Sequence[float]
+    chance: float = 1.0
+    is_spent: bool = False
+
+    def hand(self, within_us: float) -> Hand:
+        if not self.survival or self.arrivals_us[0] > within_us:
+            return Hand((), self.is_spent)
+        chance = self.chance if self.arrivals_us[0] > 0.0 else 1.0
+        return Hand(
+            [
+                p * chance
+                for p, at_us in zip(self.survival, self.arrivals_us, strict=True)
+                if at_us <= within_us
+            ],
+            self.is_spent,
+        )
+
+    def carry(self, num_used: int, within_us: float) -> float:
+        """P(the next step finds draft tokens that came during this one and still stand)."""
+        if num_used >= len(self.survival) or self.arrivals_us[num_used] > within_us:
+            return 0.0
+        return self.survival[num_used] * (self.chance if self.arrivals_us[0] > 0.0 else 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """How long to wait at most, and for how many draft tokens of each sequence in all."""
+
+    wait_us: float
+    num_wanted: list[int]
+
+
+def best_wait(
+    prospects: Sequence[Prospect],
+    plain: StepShape,
+    step_time: StepTime,
+    max_rows: int,
+    max_wait_us: float,
+) -> Wait:
+    """The wait with the highest rate; 0 when a step at once earns more.
+
+    Going on at once does not lose what arrives during the step: if the first token of it stands,
+    the next step need not wait. That saved wait counts in favour of going on.
+    """
+    moments = sorted(
+        {at for prospect in prospects for at in prospect.arrivals_us if 0.0 < at <= max_wait_us}
+    )
+    if not moments:
+        return Wait(0.0, [])
+    step = math.ceil(len(moments) / _MAX_MOMENTS)
+    options = [(0.0, plan_rows([p.hand(0.0) for p in prospects], plain, step_time, max_rows))]
+    for at_us in moments[step - 1 :: step]:
+        hands = [prospect.hand(at_us) for prospect in prospects]
+        options.append((at_us, plan_rows(hands, plain, step_time, max_rows, at_us)))
+    rho, longest_us, most = max(
+        (option.num_tokens / (at_us + option.time_us), at_us, option.num_tokens)
+        for at_us, option in options
+    )
+    if longest_us == 0.0:
+        return Wait(0.0, [])
+    # What it is worth to find drafts in place: the wait saved, or the tokens it would bring.
+    in_place = min(rho * longest_us, (most - options[0][1].num_tokens) / (1 + _MARGIN))
+    share = in_place / len(prospects)
+
+    def worth(option: tuple[float, Plan]) -> float:
+        at_us, plan = option
+        end_us = at_us + plan.time_us
+        carried = sum(
+            prospect.carry(used, end_us)
+            for prospect, used in zip(prospects, plan.num_draft, strict=True)
+        )
+        return plan.num_tokens + share * carried - rho * end_us
+
+    wait_us, plan = max(options, key=worth)
+    return Wait(wait_us, plan.num_draft if wait_us > 0.0 else [])
