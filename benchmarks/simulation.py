@@ -178,7 +178,10 @@ class Sequence_:
         self.half_us = self.finished_us = 0.0
         self.committed_us = self.arrived_us = now_us
         self.answered_epoch = 0
-        self.modes: list[tuple[float, bool]] = []
+        # The drafter has used all its credit: what comes next was not being drafted meanwhile.
+        self.limit, self.was_full = limit, False
+        self.epochs = {1: (now_us, PROMPT)}
+        self.waited = False
         self.is_told = limit > 0
 
     @property
@@ -191,12 +194,27 @@ class Sequence_:
             arrival = self.pacing.arrival
             if block.epoch > self.answered_epoch:
                 self.answered_epoch = block.epoch
-                if block.epoch == self.mailbox.epoch:
-                    arrival.answered(at_us - self.committed_us, len(block.token_ids))
-            elif receipt is receipt.KEPT:
+                sent_us, position = self.epochs.pop(block.epoch)
+                arrival.answered(at_us - sent_us, len(block.token_ids))
+                if receipt is receipt.STALE and block.base_position == position:
+                    tested, right = compare(block.token_ids, PROMPT + self.output - position)
+                    if tested:
+                        self.pacing.overheard(block.sources[0], tested, right)
+            elif receipt is receipt.KEPT and not self.was_full:
                 arrival.followed(at_us - self.arrived_us, len(block.token_ids))
             if receipt is receipt.KEPT:
                 self.arrived_us = at_us
+                self.was_full = len(self.mailbox) >= self.limit
+
+
+def compare(token_ids: Sequence[int], num_known: int) -> tuple[int, int]:
+    """(tested, right) of late draft tokens, of which the first `num_known` can be judged."""
+    right = 0
+    for token in token_ids[:num_known]:
+        if token != RIGHT:
+            return right + 1, right
+        right += 1
+    return right, right
 
 
 @dataclass
@@ -300,6 +318,8 @@ class _Run:
             wanted = [self._limit(s) for s in self.running]
         else:
             return 0.0
+        for sequence in self.running:
+            sequence.waited = False
         while self.now_us < deadline_us:
             short = [
                 s for s, n in zip(self.running, wanted, strict=True) if len(s.mailbox) < n
@@ -312,6 +332,7 @@ class _Run:
         waited_us = self.now_us - start_us
         if self.is_paced and wanted:
             for sequence, count in zip(self.running, wanted, strict=True):
+                sequence.waited = count > 0
                 if count and not len(sequence.mailbox):
                     sequence.pacing.arrival.missed(self.now_us - sequence.committed_us)
         return waited_us
@@ -353,6 +374,8 @@ class _Run:
                     rows_us=rows_us,
                     drafting_us=drafting_us,
                     plain_us=plain_us,
+                    row_share=len(draft.token_ids) / max(sum(counts), 1),
+                    waited=sequence.waited,
                 )
                 self.pacer.learn(view, cost, self.now_us, price)
             if not sequence.half_us and 2 * sequence.num_left <= self.cell.num_tokens:
@@ -364,7 +387,9 @@ class _Run:
             commit = sequence.mailbox.commit([RIGHT] * (accepted + 1))
             limit = self._limit(sequence)
             sequence.is_told = limit > 0
+            sequence.limit = limit
             sequence.committed_us = self.now_us
+            sequence.epochs.setdefault(commit.epoch, (self.now_us, PROMPT + sequence.output))
             if not len(sequence.mailbox):
                 sequence.arrived_us = self.now_us
             sequence.drafter.commit(commit, limit, self.now_us)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from paceline.rounds import TokenSource
 
 # What a source is worth before anything is known of it.
-_UNKNOWN = 0.6
+_UNKNOWN = 0.7
 _MAX_POSITIONS = 16
 _MAX_LABELS = 64
 # Counts keep this much with each round of a sequence, and of all sequences together.

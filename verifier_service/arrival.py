@@ -20,7 +20,7 @@ class Arrival:
     # Time per token after the first block of an epoch; None: none has come yet.
     pace_us: float | None = None
     # Share of answers that proposed anything: a lookup often has nothing.
-    hit_rate: float = 0.6
+    hit_rate: float = 0.9
     is_known: bool = False
 
     def copy(self) -> "Arrival":
@@ -76,3 +76,12 @@ class Arrival:
             at_us += more * self.pace_us
         # What is overdue may come at any moment, or not at all.
         return max(at_us - since_us, self.deviation_us / 2)
+
+    def num_within(self, time_us: float, limit: int) -> int:
+        """How many tokens come within this time after a commit."""
+        if self.latency_us > time_us:
+            return 0
+        count = self.num_first
+        if self.pace_us is not None:
+            count += (time_us - self.latency_us) / max(self.pace_us, 1.0)
+        return min(int(count), limit)

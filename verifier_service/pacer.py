@@ -94,45 +94,52 @@ class Pacer:
         """Whether to wait before the step, how long at most, and for what."""
         if not self.step_time.is_known or self.is_quiet:
             return Wait(0.0, [])
-        expecting = [view for view in views if view.expects]
-        allowed_us = max(
-            (min(view.pacing.wait_allowance_us, MAX_WAIT_US) for view in expecting), default=0.0
-        )
-        if allowed_us <= 0.0:
+        expecting = [view for view in views if view.expects and view.pacing.may_wait]
+        if not expecting:
             return Wait(0.0, [])
+        plain_us = self.step_time.predict(plain)
+        prospects = [self._prospect(view, plain_us) for view in views]
         # The wait delays all: nobody may be made to lose more than is left to lose.
-        allowed_us = min(allowed_us, *(self._bearable_us(view) for view in views))
-        prospects = [self._prospect(view) for view in views]
+        allowed_us = min(
+            view.pacing.ledger.allowance_us + plain_us * prospect.promise
+            for view, prospect in zip(views, prospects, strict=True)
+        )
+        allowed_us = min(allowed_us, MAX_WAIT_US)
         wait = best_wait(prospects, plain, self.step_time, max_rows, allowed_us)
         if wait.wait_us <= 0.0:
             return wait
         slack_us = max(view.pacing.arrival.slack_us for view in expecting)
         return Wait(min(wait.wait_us + slack_us, allowed_us), wait.num_wanted)
 
-    def _bearable_us(self, view: View) -> float:
-        return max(view.pacing.ledger.allowance_us, 0.0)
-
     def _hand(self, view: View) -> Hand:
         pacing = view.pacing
         count = 0 if view.fixed else pacing.usable(min(view.num_ready, view.limit))
         if pacing.mode is not Mode.PROBE:
-            return Hand(pacing.acceptance.survival(count, view.source), pacing.is_spent)
+            return Hand(pacing.acceptance.survival(count, view.source), pacing.ledger.is_harmed)
         # A probe looks at what the estimate has given up on.
         survival = pacing.acceptance.survival(min(count, _PROBE_TOKENS), view.source)
         return Hand([max(p, _PROBE_HOPE**n) for n, p in enumerate(survival, 1)])
 
-    def _prospect(self, view: View) -> Prospect:
+    def _prospect(self, view: View, step_us: float) -> Prospect:
         pacing = view.pacing
         ready = pacing.usable(min(view.num_ready, view.limit))
         arrivals = [0.0] * ready
-        if view.expects and pacing.mode is Mode.ON and not pacing.is_spent:
-            for wanted in range(ready + 1, view.limit + 1):
+        in_step = 0
+        if pacing.may_wait:
+            for wanted in range(ready + 1, view.limit + 1 if view.expects else 0):
                 at_us = pacing.arrival.expected_us(ready, wanted, view.since_us)
                 if at_us > MAX_WAIT_US:
                     break
                 arrivals.append(at_us)
-        survival = pacing.acceptance.survival(len(arrivals), view.source)
-        return Prospect(survival, arrivals, pacing.arrival.hit_rate, pacing.is_spent)
+            in_step = pacing.arrival.num_within(step_us, view.limit)
+        return Prospect(
+            pacing.acceptance.survival(view.limit, view.source),
+            arrivals,
+            pacing.arrival.hit_rate,
+            # The first of them is the token that the step itself chooses.
+            max(in_step - 1, 0),
+            pacing.ledger.is_harmed,
+        )
 
     def _wants_plain(self, plan: Plan, plain: StepShape) -> bool:
         """Whether this step is to be plain although draft tokens are at hand."""

@@ -38,16 +38,21 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RoundCost:
-    """A round of one sequence. Times are the step's; `accepted` counts delivered draft tokens."""
+    """A round of one sequence. Times are the step's; `accepted` counts delivered draft tokens.
+
+    rows_us, drafting_us: what draft rows of all sequences, and drafters at work, added to the step.
+    row_share: of those rows, how many were this sequence's. waited: the wait was for its draft too.
+    """
 
     source: TokenSource
     tested: int
     accepted: int
     wait_us: float
-    # What draft rows of all sequences, and drafters at work, added to the step.
     rows_us: float
     drafting_us: float
     plain_us: float
+    row_share: float = 1.0
+    waited: bool = True
 
 
 @dataclass
@@ -81,10 +86,6 @@ class Pacing:
         """Whether the drafter is to draft."""
         return self.mode is not Mode.OFF
 
-    @property
-    def is_spent(self) -> bool:
-        return self.ledger.is_spent
-
     def usable(self, num_ready: int) -> int:
         """How many of the draft tokens at hand may be considered at all."""
         if self.ledger.is_spent and self.mode is not Mode.PROBE:
@@ -92,9 +93,9 @@ class Pacing:
         return num_ready
 
     @property
-    def wait_allowance_us(self) -> float:
-        """The longest wait that the ledger can bear; 0 unless speculation is on."""
-        return self.ledger.allowance_us if self.mode is Mode.ON else 0.0
+    def may_wait(self) -> bool:
+        """Whether a step may wait for this sequence's drafter at all."""
+        return self.mode is Mode.ON and not self.ledger.is_spent
 
     def prospect_us(self, limit: int, min_probability: float, plain_us: float) -> float:
         """What a full block would gain at the present price of a row."""
@@ -106,15 +107,21 @@ class Pacing:
         """After a round."""
         if cost.tested:
             self.acceptance.learn(cost.source, cost.tested, cost.accepted)
-        gained_us = cost.accepted * cost.plain_us - cost.wait_us - cost.rows_us
-        lost_us = cost.drafting_us - gained_us
-        elapsed_us = cost.plain_us + cost.wait_us + cost.rows_us + cost.drafting_us
-        self.ledger.add(lost_us, elapsed_us)
+        own_us = cost.rows_us * cost.row_share + (cost.wait_us if cost.waited else 0.0)
+        gained_us = cost.accepted * cost.plain_us - own_us
+        lost_us = cost.drafting_us * self.drafts - gained_us
+        overhead_us = cost.wait_us + cost.rows_us + cost.drafting_us
+        others_us = overhead_us - own_us - cost.drafting_us * self.drafts
+        self.ledger.add(lost_us, others_us, cost.plain_us + overhead_us)
         if self.mode is Mode.PROBE:
             self._probe_left -= 1
             self._account_us -= lost_us
         elif self.mode is Mode.ON and self.gain_us is not None:
             self.gain_us += _GAIN_RATE * (gained_us - self.gain_us)
+
+    def overheard(self, source: TokenSource, num_tested: int, num_right: int) -> None:
+        """Draft tokens came too late, and so many of them would have stood: evidence for free."""
+        self.acceptance.learn(source, num_tested, num_right)
 
     def consider(self, now_us: float, prospect_us: float, drafting_us: float, plain_us: float) -> None:
         """Switch, probe, or go on: after a round, given what a block now promises and costs."""

@@ -14,7 +14,7 @@ from verifier_service.step_time import StepShape, StepTime
 
 # Extra tokens must exceed their cost by this much: estimates are noisy.
 _MARGIN = 1.05
-# A sequence whose budget is spent may be slowed by the rows of others by this share of a step.
+# A sequence that has lost its budget may be slowed by the rows of others by this share of a step.
 _BYSTANDER_SHARE = 0.01
 _MAX_MOMENTS = 8
 
@@ -23,11 +23,11 @@ _MAX_MOMENTS = 8
 class Hand:
     """One sequence's draft tokens at hand: P(it and all before it stand), descending.
 
-    `is_spent`: its budget is; others must not slow it.
+    `is_harmed`: it has lost its budget; others must not slow it.
     """
 
     survival: Sequence[float] = ()
-    is_spent: bool = False
+    is_harmed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def plan_rows(
         else:
             heapq.heappop(heap)
     gains = [1.0 + sum(h.survival[:n]) for h, n in zip(hands, num_draft, strict=True)]
-    while taken and _slows_the_spent(hands, gains, plain_us, time_us - wait_us):
+    while taken and _slows_the_harmed(hands, gains, plain_us, time_us - wait_us):
         index, probability, row_us = taken.pop()
         num_draft[index] -= 1
         gains[index] -= probability
@@ -80,14 +80,14 @@ def plan_rows(
     return Plan(num_draft, tokens, time_us - wait_us, min(price, 1.0))
 
 
-def _slows_the_spent(
+def _slows_the_harmed(
     hands: Sequence[Hand], gains: Sequence[float], plain_us: float, time_us: float
 ) -> bool:
     """Whether a sequence that has no time left to lose would lose some."""
     if time_us <= plain_us * (1 + _BYSTANDER_SHARE):
         return False
     return any(
-        hand.is_spent and gain * plain_us < time_us
+        hand.is_harmed and gain * plain_us < time_us
         for hand, gain in zip(hands, gains, strict=True)
     )
 
@@ -97,32 +97,60 @@ class Prospect:
     """One sequence of a step that may wait.
 
     survival: of all draft tokens it may use. arrivals_us[i]: when token i is there, from now on; 0
-    for those at hand, ascending. chance: that anything comes, if nothing is there yet.
+    for those at hand, ascending; none for tokens that are not expected. chance: that anything
+    comes, if nothing is there yet. num_in_step: draft tokens that come during a step that begins
+    with none, and continue it.
     """
 
     survival: Sequence[float]
     arrivals_us: Sequence[float]
     chance: float = 1.0
-    is_spent: bool = False
+    num_in_step: int = 0
+    is_harmed: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.arrivals_us or self.arrivals_us[0] > 0.0
+
+    @property
+    def certainty(self) -> float:
+        """P(what is expected comes)."""
+        return self.chance if self.is_empty else 1.0
+
+    @property
+    def promise(self) -> float:
+        """Expected extra tokens if all of it came."""
+        return self.certainty * sum(self.survival[: len(self.arrivals_us)])
 
     def hand(self, within_us: float) -> Hand:
-        if not self.survival or self.arrivals_us[0] > within_us:
-            return Hand((), self.is_spent)
-        chance = self.chance if self.arrivals_us[0] > 0.0 else 1.0
+        """The draft tokens there by then."""
         return Hand(
             [
-                p * chance
-                for p, at_us in zip(self.survival, self.arrivals_us, strict=True)
+                p * self.certainty
+                for p, at_us in zip(self.survival, self.arrivals_us, strict=False)
                 if at_us <= within_us
             ],
-            self.is_spent,
+            self.is_harmed,
         )
 
+    @property
+    def stays(self) -> float:
+        """P(a step that had draft tokens leaves some that stand in place for the next)."""
+        count = min(self.num_in_step, len(self.survival))
+        return self.survival[count - 1] * self.survival[0] if count else 0.0
+
+    @property
+    def extra(self) -> float:
+        """Tokens that those of one step without a wait give the next."""
+        return self.chance * sum(self.survival[: self.num_in_step])
+
     def carry(self, num_used: int, within_us: float) -> float:
-        """P(the next step finds draft tokens that came during this one and still stand)."""
-        if num_used >= len(self.survival) or self.arrivals_us[num_used] > within_us:
+        """P(tokens that come during a step stand in place for the next), less if few come."""
+        in_time = sum(at_us <= within_us for at_us in self.arrivals_us)
+        if in_time <= num_used + 1 or self.extra <= 0.0:
             return 0.0
-        return self.survival[num_used] * (self.chance if self.arrivals_us[0] > 0.0 else 1.0)
+        stand = self.survival[num_used] * self.certainty
+        return stand * min(sum(self.survival[: in_time - num_used - 1]) / self.extra, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,39 +168,63 @@ def best_wait(
     max_rows: int,
     max_wait_us: float,
 ) -> Wait:
-    """The wait with the highest rate; 0 when a step at once earns more.
+    """The wait that earns most; 0 when a step at once does.
 
     Going on at once does not lose what arrives during the step: if the first token of it stands,
-    the next step need not wait. That saved wait counts in favour of going on.
+    the next step has draft tokens in place. What that is worth depends on how the steps to come
+    are done, always waiting or never; the better of the two sets rho and that worth.
     """
     moments = sorted(
         {at for prospect in prospects for at in prospect.arrivals_us if 0.0 < at <= max_wait_us}
     )
     if not moments:
         return Wait(0.0, [])
-    step = math.ceil(len(moments) / _MAX_MOMENTS)
+    stride = math.ceil(len(moments) / _MAX_MOMENTS)
     options = [(0.0, plan_rows([p.hand(0.0) for p in prospects], plain, step_time, max_rows))]
-    for at_us in moments[step - 1 :: step]:
+    for at_us in moments[::-stride]:
         hands = [prospect.hand(at_us) for prospect in prospects]
         options.append((at_us, plan_rows(hands, plain, step_time, max_rows, at_us)))
-    rho, longest_us, most = max(
-        (option.num_tokens / (at_us + option.time_us), at_us, option.num_tokens)
-        for at_us, option in options
+    rho, longest_us = max(
+        (plan.num_tokens / (at_us + plan.time_us), at_us) for at_us, plan in options
     )
     if longest_us == 0.0:
         return Wait(0.0, [])
-    # What it is worth to find drafts in place: the wait saved, or the tokens it would bring.
-    in_place = min(rho * longest_us, (most - options[0][1].num_tokens) / (1 + _MARGIN))
-    share = in_place / len(prospects)
+    never_rho = _rate_without_waits(prospects, plain, step_time)
+    if never_rho > rho:
+        rho = never_rho
+        worths = [p.extra / (1 + p.survival[0] - p.stays) if p.extra else 0.0 for p in prospects]
+    else:
+        # The wait is saved only if no other sequence needs it.
+        all_stay = math.prod(prospect.stays for prospect in prospects)
+        worths = [rho * longest_us * all_stay / p.stays if p.stays else 0.0 for p in prospects]
 
-    def worth(option: tuple[float, Plan]) -> float:
+    def earns(option: tuple[float, Plan]) -> float:
         at_us, plan = option
         end_us = at_us + plan.time_us
         carried = sum(
-            prospect.carry(used, end_us)
-            for prospect, used in zip(prospects, plan.num_draft, strict=True)
+            worth * prospect.carry(used, end_us)
+            for worth, prospect, used in zip(worths, prospects, plan.num_draft, strict=True)
+            if worth
         )
-        return plan.num_tokens + share * carried - rho * end_us
+        return plan.num_tokens + carried - rho * end_us
 
-    wait_us, plan = max(options, key=worth)
+    wait_us, plan = max(options, key=earns)
     return Wait(wait_us, plan.num_draft if wait_us > 0.0 else [])
+
+
+def _rate_without_waits(
+    prospects: Sequence[Prospect], plain: StepShape, step_time: StepTime
+) -> float:
+    """Tokens per time in the long run if no step ever waits.
+
+    A sequence has draft tokens in place, or not; each step takes it from one to the other.
+    """
+    tokens, rows = float(len(prospects)), float(plain.rows)
+    for prospect in prospects:
+        if not prospect.extra:
+            continue
+        comes = prospect.survival[0] * prospect.chance
+        in_place = comes / (comes + 1 - prospect.stays)
+        tokens += in_place * prospect.extra
+        rows += in_place * prospect.num_in_step
+    return tokens / step_time.predict(plain.with_rows(round(rows)))
