@@ -63,10 +63,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Policy:
-    """Fixed: always this many draft tokens, waiting for them or not. None: production pacing."""
+    """Fixed: always this many draft tokens, waiting for them or not. None: production pacing.
+
+    ahead: how often the block length the drafter may run ahead.
+    """
 
     num_draft: int | None = None
     waits: bool = False
+    ahead: int = 1
 
 
 PACED = Policy()
@@ -170,13 +174,13 @@ class Sequence_:
         rng = random.Random(1000 * cell.seed + index)
         self.coins = [rng.random() < cell.acceptance(i) for i in range(cell.num_tokens + 64)]
         self.pacing = pacing
-        self.mailbox = Mailbox(PROMPT, VOCABULARY, cell.limit)
+        self.mailbox = Mailbox(PROMPT, VOCABULARY, 2 * cell.limit)
         self.mailbox.restart()
         self.drafter = Drafter(cell, self.coins, limit, now_us)
         self.index, self.started_us = index, now_us
         self.output = 0
         self.half_us = self.finished_us = 0.0
-        self.committed_us = self.arrived_us = now_us
+        self.committed_us = self.arrived_us = self.heard_us = now_us
         self.answered_epoch = 0
         # The drafter has used all its credit: what comes next was not being drafted meanwhile.
         self.limit, self.was_full = limit, False
@@ -191,6 +195,7 @@ class Sequence_:
     def receive(self, until_us: float) -> None:
         for at_us, block in self.drafter.blocks(until_us):
             receipt = self.mailbox.offer(block)
+            gap_us, self.heard_us = at_us - self.heard_us, at_us
             arrival = self.pacing.arrival
             if block.epoch > self.answered_epoch:
                 self.answered_epoch = block.epoch
@@ -200,11 +205,11 @@ class Sequence_:
                     tested, right = compare(block.token_ids, PROMPT + self.output - position)
                     if tested:
                         self.pacing.overheard(block.sources[0], tested, right)
-            elif receipt is receipt.KEPT and not self.was_full:
-                arrival.followed(at_us - self.arrived_us, len(block.token_ids))
+            elif block.epoch == self.answered_epoch and not self.was_full:
+                arrival.followed(gap_us, len(block.token_ids))
             if receipt is receipt.KEPT:
                 self.arrived_us = at_us
-                self.was_full = len(self.mailbox) >= self.limit
+            self.was_full = len(self.mailbox) >= self.limit
 
 
 def compare(token_ids: Sequence[int], num_known: int) -> tuple[int, int]:
@@ -246,6 +251,7 @@ class _Run:
         self.cell, self.policy, self.pacer = cell, policy, pacer
         self.now_us = 0.0
         self.rng = random.Random(cell.seed)
+        self.price = 0.0
         times = cell.arrivals_us or [0.0] * cell.num_sequences
         self.coming = deque(enumerate(times))
         self.running: list[Sequence_] = []
@@ -257,11 +263,10 @@ class _Run:
         return self.policy.num_draft is None
 
     def _limit(self, sequence: Sequence_) -> int:
+        left = max(sequence.num_left - 1, 0)
         if not self.is_paced:
-            return min(self.policy.num_draft or 0, max(sequence.num_left - 1, 0))
-        if not sequence.pacing.drafts or self.pacer.is_quiet:
-            return 0
-        return max(min(self.cell.limit, sequence.num_left - 1), 0)
+            return min((self.policy.num_draft or 0) * self.policy.ahead, left)
+        return min(self.pacer.credit(sequence.pacing, self.cell.limit, self.price), left)
 
     def run(self) -> Result:
         while self.coming or self.running:
@@ -280,7 +285,10 @@ class _Run:
         while self.coming and self.coming[0][1] <= self.now_us:
             index, _ = self.coming.popleft()
             pacing = self.pacer.pacing("")
-            limit = self.cell.limit if self.is_paced else self.policy.num_draft or 0
+            if self.is_paced:
+                limit = self.pacer.credit(pacing, self.cell.limit, self.price)
+            else:
+                limit = (self.policy.num_draft or 0) * self.policy.ahead
             sequence = Sequence_(self.cell, index, pacing, limit, self.now_us)
             self.running.append(sequence)
             self.all.append(sequence)
@@ -315,7 +323,7 @@ class _Run:
             deadline_us, wanted = start_us + wait.wait_us, wait.num_wanted
         elif self.policy.waits and self.policy.num_draft:
             deadline_us = start_us + 1e6
-            wanted = [self._limit(s) for s in self.running]
+            wanted = [min(self._limit(s), self.policy.num_draft) for s in self.running]
         else:
             return 0.0
         for sequence in self.running:
@@ -344,9 +352,10 @@ class _Run:
         views = [self._view(s) for s in self.running]
         if self.is_paced:
             plan = self.pacer.plan(views, plain, 256 - plain.rows)
-            counts, price = plan.num_draft, plan.min_probability
+            counts, self.price = plan.num_draft, plan.min_probability
         else:
-            counts, price = [min(len(s.mailbox), self._limit(s)) for s in self.running], 0.0
+            most = self.policy.num_draft or 0
+            counts = [min(len(s.mailbox), self._limit(s), most) for s in self.running]
         drafts = [s.mailbox.peek(n) for s, n in zip(self.running, counts, strict=True)]
         shape = plain.with_rows(plain.rows + sum(counts))
         true_us = self.cell.step_us(shape, self.now_us)
@@ -377,7 +386,7 @@ class _Run:
                     row_share=len(draft.token_ids) / max(sum(counts), 1),
                     waited=sequence.waited,
                 )
-                self.pacer.learn(view, cost, self.now_us, price)
+                self.pacer.learn(view, cost, self.now_us, self.price)
             if not sequence.half_us and 2 * sequence.num_left <= self.cell.num_tokens:
                 sequence.half_us = self.now_us
             if sequence.num_left <= 0:

@@ -19,7 +19,7 @@ from verifier_service.step_time import StepShape, StepTime
 MAX_WAIT_US = 150_000.0
 # A plain step is made when its time is known no better than this, and not more often than that.
 _PLAIN_ERROR = 0.03
-_STEPS_BETWEEN_PLAIN = 40
+_STEPS_BETWEEN_PLAIN = 60
 # Drafters rest for some steps when their interference is known no better than this.
 _DRAFTING_ERROR = 0.06
 _STEPS_BETWEEN_QUIET = 300
@@ -27,6 +27,8 @@ _FIRST_QUIET = 40
 _QUIET_STEPS = 4
 # A probe verifies so many draft tokens, as if each were so likely to stand.
 _PROBE_TOKENS, _PROBE_HOPE = 4, 0.6
+# Draft tokens less likely to be reached are not worth a drafter's time; some always are.
+_LEAST_SURVIVAL, _LEAST_CREDIT = 0.03, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,20 @@ class Pacer:
     def is_quiet(self) -> bool:
         """Drafters rest for a few steps, to see how fast plain decoding is without them."""
         return self._quiet_left > 0
+
+    def credit(self, pacing: Pacing, limit: int, min_probability: float) -> int:
+        """How far the drafter may run ahead of the commit; 0: rest.
+
+        Up to twice the longest block, so that a block that stands as a whole leaves some for the
+        next; no further than draft tokens are likely to be verified.
+        """
+        if not pacing.drafts or self.is_quiet or limit <= 0:
+            return 0
+        if pacing.mode is Mode.PROBE:
+            return min(limit, _PROBE_TOKENS)
+        least = max(min_probability, _LEAST_SURVIVAL)
+        survival = pacing.acceptance.survival(2 * limit)
+        return max(sum(p > least for p in survival), min(limit, _LEAST_CREDIT))
 
     def plan(self, views: Sequence[View], plain: StepShape, max_rows: int) -> Plan:
         """How many of the draft tokens at hand each sequence is to verify."""

@@ -16,7 +16,7 @@ from verifier_service.step_time import StepShape, StepTime
 _MARGIN = 1.05
 # A sequence that has lost its budget may be slowed by the rows of others by this share of a step.
 _BYSTANDER_SHARE = 0.01
-_MAX_MOMENTS = 8
+_MAX_MOMENTS = 6
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class StepShape(NamedTuple):
 # Standard deviations before anything is known, and of the drift per step, in shares of a step:
 # base, row, row beyond the knee, 1,000 tokens of context, sequence, drafting.
 _PRIOR = (1.0, 0.02, 0.03, 0.05, 0.1, 0.15)
-_DRIFT = (0.004, 0.0002, 0.0003, 0.0005, 0.0006, 0.001)
+_DRIFT = (0.002, 0.0002, 0.0003, 0.0005, 0.0006, 0.001)
 _SIZE = len(_PRIOR)
 # Noise of one measurement: first guess and limits.
 _NOISE, _MIN_NOISE, _MAX_NOISE = 0.05, 0.01, 0.3
