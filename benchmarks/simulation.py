@@ -329,9 +329,7 @@ class _Run:
         for sequence in self.running:
             sequence.waited = False
         while self.now_us < deadline_us:
-            short = [
-                s for s, n in zip(self.running, wanted, strict=True) if len(s.mailbox) < n
-            ]
+            short = [s for s, n in zip(self.running, wanted, strict=True) if len(s.mailbox) < n]
             if not short:
                 break
             soonest_us = min(s.drafter.next_arrival_us(self.now_us) for s in short)

@@ -1,4 +1,4 @@
-"""Arrival: when the next draft tokens of a sequence may be expected. Pure; times in microseconds."""
+"""Arrival: when the next draft tokens of a sequence may be expected. Pure; microseconds."""
 
 import math
 from dataclasses import dataclass, replace

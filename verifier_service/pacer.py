@@ -95,12 +95,11 @@ class Pacer:
     def plan(self, views: Sequence[View], plain: StepShape, max_rows: int) -> Plan:
         """How many of the draft tokens at hand each sequence is to verify."""
         hands = [self._hand(view) for view in views]
-        if not self.step_time.is_known:
-            ready = [len(hand.survival) for hand in hands]
-            return Plan(ready, 1.0, 0.0, 0.0)
         plan = plan_rows(hands, plain, self.step_time, max_rows)
         if self._wants_plain(plan, plain):
-            plan = Plan([0] * len(views), float(len(views)), plan.time_us, plan.min_probability)
+            plan = Plan(
+                [0] * len(views), float(len(views)), plan.time_us, plan.min_probability, True
+            )
         for index, view in enumerate(views):
             if view.fixed:
                 plan.num_draft[index] = min(view.num_ready, view.limit)
@@ -165,7 +164,9 @@ class Pacer:
             return False
         return self.step_time.relative_error(plain) > _PLAIN_ERROR
 
-    def measured(self, shape: StepShape, plain: StepShape, time_us: float, *, prefill: bool) -> None:
+    def measured(
+        self, shape: StepShape, plain: StepShape, time_us: float, *, prefill: bool
+    ) -> None:
         """A step took so long; `plain`: its shape without draft tokens."""
         if not prefill:
             # A drafter may still be at work in the first quiet step.
@@ -177,11 +178,16 @@ class Pacer:
             self._since_quiet = 0
             return
         self._since_quiet += 1
-        if self._since_quiet >= _STEPS_BETWEEN_QUIET and self.step_time.drafting_error > _DRAFTING_ERROR:
+        if (
+            self._since_quiet >= _STEPS_BETWEEN_QUIET
+            and self.step_time.drafting_error > _DRAFTING_ERROR
+        ):
             self._quiet_left = _QUIET_STEPS
             self._since_quiet = 0
 
-    def costs(self, shape: StepShape, plain: StepShape, time_us: float) -> tuple[float, float, float]:
+    def costs(
+        self, shape: StepShape, plain: StepShape, time_us: float
+    ) -> tuple[float, float, float]:
         """(plain_us, rows_us, drafting_us) of a step: what plain decoding would have taken, and
         what draft rows and drafters at work added.
 
@@ -199,9 +205,7 @@ class Pacer:
         rows_us = min(max(extra_us, 0.5 * expected_us), 2 * expected_us + 0.01 * plain_us)
         return plain_us, rows_us, drafting_us
 
-    def learn(
-        self, view: View, cost: RoundCost, now_us: float, min_probability: float
-    ) -> None:
+    def learn(self, view: View, cost: RoundCost, now_us: float, min_probability: float) -> None:
         """After a round of one sequence; what it learned of its drafter is kept for others."""
         pacing = view.pacing
         pacing.learn(cost)

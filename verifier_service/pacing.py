@@ -123,7 +123,9 @@ class Pacing:
         """Draft tokens came too late, and so many of them would have stood: evidence for free."""
         self.acceptance.learn(source, num_tested, num_right)
 
-    def consider(self, now_us: float, prospect_us: float, drafting_us: float, plain_us: float) -> None:
+    def consider(
+        self, now_us: float, prospect_us: float, drafting_us: float, plain_us: float
+    ) -> None:
         """Switch, probe, or go on: after a round, given what a block now promises and costs."""
         least_us = max(drafting_us, _LEAST_GAIN * plain_us)
         if self.gain_us is None:

@@ -16,7 +16,7 @@ from verifier_service.step_time import StepShape, StepTime
 _MARGIN = 1.05
 # A sequence that has lost its budget may be slowed by the rows of others by this share of a step.
 _BYSTANDER_SHARE = 0.01
-_MAX_MOMENTS = 6
+_MAX_MOMENTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,16 @@ class Plan:
     num_tokens: float
     time_us: float
     min_probability: float
+    # Plain on purpose, to see how long that takes.
+    is_probe: bool = False
 
 
 def plan_rows(
-    hands: Sequence[Hand], plain: StepShape, step_time: StepTime, max_rows: int, wait_us: float = 0.0
+    hands: Sequence[Hand],
+    plain: StepShape,
+    step_time: StepTime,
+    max_rows: int,
+    wait_us: float = 0.0,
 ) -> Plan:
     """The draft tokens that maximise tokens per time, after a wait of this length.
 

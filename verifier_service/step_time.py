@@ -46,7 +46,9 @@ class StepTime:
     def __init__(self) -> None:
         self._unit_us = 0.0
         self._theta = [0.0] * _SIZE
-        self._cov = [[_PRIOR[i] ** 2 if i == j else 0.0 for j in range(_SIZE)] for i in range(_SIZE)]
+        self._cov = [
+            [_PRIOR[i] ** 2 if i == j else 0.0 for j in range(_SIZE)] for i in range(_SIZE)
+        ]
         self._noise2 = _NOISE**2
         self._ratios: deque[float] = deque(maxlen=_CHANGE_STEPS)
 
