@@ -128,7 +128,8 @@ class Drafter:
                 continue
             self._busy_since_us = done_us
             count = self._limit - len(self._tokens) if self._cell.at_once else 1
-            self._tokens += [self._draw() for _ in range(count)]
+            for _ in range(count):
+                self._tokens.append(self._draw())
             self._send(done_us)
 
     def _draw(self) -> int:
@@ -136,8 +137,7 @@ class Drafter:
         right = not self._tokens or self._tokens[-1] == RIGHT
         coin = position - PROMPT < len(self._coins) and self._coins[position - PROMPT]
         # A chain that has left the text does not come back to it.
-        self._draw_right = right and coin
-        return RIGHT if self._draw_right else WRONG
+        return RIGHT if right and coin else WRONG
 
     def _send(self, now_us: float) -> None:
         fresh = self._tokens[self._num_sent :]

@@ -188,8 +188,7 @@ class Pacer:
     def costs(
         self, shape: StepShape, plain: StepShape, time_us: float
     ) -> tuple[float, float, float]:
-        """(plain_us, rows_us, drafting_us) of a step: what plain decoding would have taken, and
-        what draft rows and drafters at work added.
+        """(plain_us, rows_us, drafting_us): of plain decoding, and of what speculation added.
 
         What was measured, kept near what the fit expects: a hiccup is not speculation's fault.
         """

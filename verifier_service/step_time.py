@@ -1,6 +1,6 @@
 """Step time: how long a forward takes, fitted online to what shares it.
 
-T = base + row * rows + knee * (rows beyond 16) + context * tokens + sequence * sequences + drafting,
+T = base + row * rows + knee * (rows past 16) + context * tokens + sequence * sequences + drafting;
 the last one paid while a drafter is at work, for it may be at work on the same cores (arXiv
 2406.14066 fits the first terms offline). A Kalman filter whose coefficients drift: what is not
 observed grows uncertain, which says when a plain step is worth making to look. Pure; microseconds.
