@@ -191,9 +191,11 @@ async def main() -> None:
         for delay_ms in delays_ms:
             if wanted("delay"):
                 port = int(drafter.rpartition(":")[2])
-                async with delayed(port, delay_ms / 1e3) as proxy:
-                    async with stack(arguments.model, f"127.0.0.1:{proxy}") as client:
-                        await case(scenarios, f"delay {delay_ms} ms", client, COPY)
+                async with (
+                    delayed(port, delay_ms / 1e3) as proxy,
+                    stack(arguments.model, f"127.0.0.1:{proxy}") as client,
+                ):
+                    await case(scenarios, f"delay {delay_ms} ms", client, COPY)
     speeds = {name: ratios.speed for name, ratios in (scenarios | load).items()}
     print(
         json.dumps(

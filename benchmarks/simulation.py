@@ -47,6 +47,8 @@ class Cell:
     slowdown: Callable[[float], float] = field(default=lambda now_us: 1.0)
     # When each sequence arrives.
     arrivals_us: Sequence[float] = ()
+    # Tokens of each, if not all are of num_tokens.
+    lengths: Sequence[int] = ()
     seed: int = 0
 
     def step_us(self, shape: StepShape, now_us: float) -> float:
@@ -172,7 +174,8 @@ class Sequence_:
 
     def __init__(self, cell: Cell, index: int, pacing: Pacing, limit: int, now_us: float) -> None:
         rng = random.Random(1000 * cell.seed + index)
-        self.coins = [rng.random() < cell.acceptance(i) for i in range(cell.num_tokens + 64)]
+        self.num_tokens = cell.lengths[index] if cell.lengths else cell.num_tokens
+        self.coins = [rng.random() < cell.acceptance(i) for i in range(self.num_tokens + 64)]
         self.pacing = pacing
         self.mailbox = Mailbox(PROMPT, VOCABULARY, 2 * cell.limit)
         self.mailbox.restart()
@@ -190,7 +193,7 @@ class Sequence_:
 
     @property
     def num_left(self) -> int:
-        return len(self.coins) - 64 - self.output
+        return self.num_tokens - self.output
 
     def receive(self, until_us: float) -> None:
         for at_us, block in self.drafter.blocks(until_us):
@@ -385,7 +388,7 @@ class _Run:
                     waited=sequence.waited,
                 )
                 self.pacer.learn(view, cost, self.now_us, self.price)
-            if not sequence.half_us and 2 * sequence.num_left <= self.cell.num_tokens:
+            if not sequence.half_us and 2 * sequence.num_left <= sequence.num_tokens:
                 sequence.half_us = self.now_us
             if sequence.num_left <= 0:
                 sequence.finished_us = self.now_us

@@ -23,7 +23,7 @@ _STEPS_BETWEEN_PLAIN = 60
 # Drafters rest for some steps when their interference is known no better than this.
 _DRAFTING_ERROR = 0.06
 _STEPS_BETWEEN_QUIET = 300
-_FIRST_QUIET = 40
+_FIRST_QUIET = 8
 _QUIET_STEPS = 4
 # A probe verifies so many draft tokens, as if each were so likely to stand.
 _PROBE_TOKENS, _PROBE_HOPE = 4, 0.6
