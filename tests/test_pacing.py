@@ -238,28 +238,25 @@ def cost(accepted: int, *, tested: int = 1, rows_us: float = 500.0, drafting_us:
 
 
 def drive(pacing: Pacing, seconds: float, accepted: int, start_us: float, drafting_us: float = 0.0):
-    """Rounds of 20 ms; the drafter's tokens are accepted or not. (time, share of rounds on)."""
-    now_us, on, rounds = start_us, 0, 0
+    """Rounds of 20 ms, whose draft tokens are accepted or not; the time at the end."""
+    now_us = start_us
     while now_us < start_us + seconds * 1e6:
         now_us += 20_000.0
         used = pacing.drafts and pacing.usable(1) > 0
         busy_us = drafting_us if pacing.drafts else 0.0
         pacing.learn(cost(accepted if used else 0, tested=int(used), drafting_us=busy_us))
         pacing.consider(now_us, 5_000.0, drafting_us, 20_000.0)
-        on += pacing.mode is Mode.ON
-        rounds += 1
-    return now_us, on / rounds
+    return now_us
 
 
 def test_useless_speculation_is_given_up_and_looked_at_again():
     pacing = Pacing()
-    now_us, _ = drive(pacing, 10.0, 0, 0.0, drafting_us=2_000.0)
+    now_us = drive(pacing, 10.0, 0, 0.0, drafting_us=2_000.0)
     assert not pacing.drafts or pacing.mode is Mode.PROBE
     ledger = pacing.ledger
     assert ledger.total_us <= 30_000 + 0.03 * ledger.elapsed_us
-    _, share = drive(pacing, 3.0, 3, now_us)
+    drive(pacing, 3.0, 3, now_us)
     assert pacing.mode is Mode.ON
-    assert share > 0.2
 
 
 def test_a_burst_is_over_when_a_prospect_is_better_again():

@@ -47,6 +47,13 @@ class View:
     expects: bool = False
     since_us: float = 0.0
     fixed: bool = False
+    # Its drafter drafts for it: it may win back what the rows of others cost it.
+    is_drafting: bool = True
+
+    @property
+    def is_harmed(self) -> bool:
+        """It has lost its budget to others and can win nothing back."""
+        return self.pacing.ledger.is_harmed and not self.is_drafting
 
 
 @dataclass
@@ -130,7 +137,7 @@ class Pacer:
         pacing = view.pacing
         count = 0 if view.fixed else pacing.usable(min(view.num_ready, view.limit))
         if pacing.mode is not Mode.PROBE:
-            return Hand(pacing.acceptance.survival(count, view.source), pacing.ledger.is_harmed)
+            return Hand(pacing.acceptance.survival(count, view.source), view.is_harmed)
         # A probe looks at what the estimate has given up on.
         survival = pacing.acceptance.survival(min(count, _PROBE_TOKENS), view.source)
         return Hand([max(p, _PROBE_HOPE**n) for n, p in enumerate(survival, 1)])
@@ -153,7 +160,7 @@ class Pacer:
             pacing.arrival.hit_rate,
             # The first of them is the token that the step itself chooses.
             max(in_step - 1, 0),
-            pacing.ledger.is_harmed,
+            view.is_harmed,
         )
 
     def _wants_plain(self, plan: Plan, plain: StepShape) -> bool:

@@ -120,6 +120,7 @@ def _view(sequence: VerifierSequence, now_ns: int) -> View:
             and ready < min(sequence.clock.credit, sequence.draft_limit)
         ),
         since_us=sequence.clock.since_us(ready, now_ns),
+        is_drafting=sequence.link is not None and sequence.clock.credit > 0,
         fixed=sequence.request.speculation is Speculation.FIXED,
     )
 
