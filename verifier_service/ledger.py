@@ -30,6 +30,10 @@ class Ledger:
         self._debt_us = max(self._debt_us + own_us + others_us, -self.budget_us)
         self._own_us = max(self._own_us + own_us, -self.budget_us)
 
+    def trust(self) -> None:
+        """A probe gained: half a budget may be lost anew, whatever was lost before."""
+        self._own_us = min(self._own_us, self._limit_us - self.budget_us / 2)
+
     @property
     def _limit_us(self) -> float:
         return max(self.budget_us, self.budget_share * self.elapsed_us)

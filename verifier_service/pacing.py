@@ -152,8 +152,9 @@ class Pacing:
                 # The price of a row has fallen: a burst is over.
                 self._switch(Mode.ON, now_us, PlainReason.UNSPECIFIED, prospect_us)
                 self.gain_us = max(min(0.3 * plain_us, prospect_us), 2 * least_us)
-        elif self._account_us > plain_us and may_switch:
+        elif may_switch and self._has_proven(plain_us):
             self._probe_after_us = _PROBE_AFTER_US
+            self.ledger.trust()
             self._switch(Mode.ON, now_us, PlainReason.UNSPECIFIED, prospect_us)
             self.gain_us = max(self._account_us / _PROBE_ROUNDS, 2 * least_us)
         elif self._probe_left <= 0 or self._account_us < -self._probe_loss_us:
@@ -161,6 +162,10 @@ class Pacing:
             cost_us = max(-self._account_us, 0.0)
             self._probe_at_us = now_us + max(self._probe_after_us, cost_us / _PROBE_SHARE)
             self._probe_after_us = min(2 * self._probe_after_us, _PROBE_LIMIT_US)
+
+    def _has_proven(self, plain_us: float) -> bool:
+        """The probe gained a step, or something by its end."""
+        return self._account_us > (plain_us if self._probe_left > 0 else 0.0)
 
     def _switch(self, mode: Mode, now_us: float, reason: PlainReason, prospect_us: float) -> None:
         self.mode, self.reason = mode, reason
