@@ -11,7 +11,8 @@ INSTALLED := .venv/.installed
 PACKAGES := paceline drafter_service verifier_service gateway
 PROTOS := $(sort $(wildcard protos/paceline/v1/*.proto))
 
-.PHONY: help install demo test test-slow test-faults check bench-exact proto up down clean
+.PHONY: help install demo test test-slow test-faults check bench-exact sim-pacing bench-pacing proto up \
+	down clean
 
 help: ## What there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -47,6 +48,12 @@ check: install ## Format, lint, types, generated code, import rules
 
 bench-exact: install ## What exact numerics cost and buy; the last line is JSON
 	@$(BIN)/python benchmarks/exact.py
+
+sim-pacing: install ## Pacing under a virtual clock: regret, never slower; a PNG in build/
+	@$(BIN)/python benchmarks/pacing_sim.py
+
+bench-pacing: install ## Never slower, on real services against plain decoding; the last line is JSON
+	@$(BIN)/python benchmarks/pacing.py
 
 proto: install ## Generate paceline/v1 from protos/
 	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)

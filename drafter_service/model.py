@@ -37,7 +37,6 @@ class _Reading:
     # REJECTION: what the draft tokens from position `first` on were sampled from.
     first: int = 0
     distributions: list[DraftDistribution] = field(default_factory=list)
-    is_poisoned: bool = False
 
 
 class ModelDrafter:
@@ -83,7 +82,7 @@ class ModelDrafter:
 
     def detach(self, state: DraftState) -> None:
         reading = self._readings.pop(state)
-        reading.cache.free(poisoned=reading.is_poisoned)
+        reading.cache.free()
 
     def extend(self, states: Sequence[DraftState]) -> list[list[int] | None]:
         """One forward: a token for each sequence that it reads to the end."""
@@ -133,10 +132,7 @@ class ModelDrafter:
             if state.params.mode is SamplingMode.REJECTION:
                 return self._draw(state, reading, logits)
             return reading.chooser.choose(logits, reading.sampling)
-        except NotFinite:
-            reading.is_poisoned = True
-            return None
-        except NothingLeft:
+        except (NotFinite, NothingLeft):
             return None
 
     def _draw(self, state: DraftState, reading: _Reading, logits: Tensor) -> int:

@@ -32,6 +32,7 @@ class PlainReason(IntEnum):
     NOT_WORTH = 4
     BUDGET = 5
     NO_ROOM = 6
+    PROBE = 7
 
 
 class FinishReason(IntEnum):

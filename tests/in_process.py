@@ -20,7 +20,7 @@ from paceline.server import INTERNAL_MESSAGE_BYTES, Service
 from paceline.v1 import drafter_pb2_grpc, verifier_pb2_grpc
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters import DrafterPool
-from verifier_service.engine import Engine
+from verifier_service.engine import AHEAD, Engine
 from verifier_service.servicer import VerifierServicer
 
 DEADLINE_S = 30.0
@@ -87,7 +87,7 @@ async def _verifier(target: str, drafters: list[str]) -> AsyncIterator[str]:
         lambda events: loop.call_soon_threadsafe(hand_out, events),
         lambda updates: loop.call_soon_threadsafe(pool.dispatch, updates),
     )
-    pool = DrafterPool(drafters, model, engine, settings.max_draft_tokens)
+    pool = DrafterPool(drafters, model, engine, AHEAD * settings.max_draft_tokens)
     servicer = VerifierServicer(
         engine, pool, settings, tokenizer_files(target), telemetry.set_up("test"), lambda: False
     )

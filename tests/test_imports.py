@@ -31,6 +31,7 @@ HOLDS_MESSAGES = {
     "paceline/client.py",
     "paceline/client_codec.py",
     "paceline/codec.py",
+    "paceline/verifier_status.py",
     "drafter_service/servicer.py",
     "gateway/codec.py",
     "gateway/sequence_codec.py",

@@ -14,7 +14,7 @@ from paceline.server import INTERNAL_MESSAGE_BYTES, Service, refuse_exposure, ru
 from paceline.v1 import verifier_pb2_grpc
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters import DrafterPool
-from verifier_service.engine import Engine
+from verifier_service.engine import AHEAD, Engine
 from verifier_service.links import Update
 from verifier_service.sequence import Event, Sink
 from verifier_service.servicer import VerifierServicer
@@ -53,6 +53,8 @@ async def _serve(settings: VerifierSettings) -> None:
         dtype=settings.dtype,
         max_sequences=settings.max_sequences,
         max_context=settings.max_context,
+        kv_tokens=settings.kv_tokens,
+        compiling=settings.compiling,
         numerics=settings.numerics,
         device=settings.device,
     )
@@ -70,7 +72,7 @@ async def _serve(settings: VerifierSettings) -> None:
 
     engine = Engine(model, settings, deliver, send_updates)
     pool = DrafterPool(
-        settings.drafter, model, engine, settings.max_draft_tokens, tls=settings.peer_tls
+        settings.drafter, model, engine, AHEAD * settings.max_draft_tokens, tls=settings.peer_tls
     )
     servicer = VerifierServicer(
         engine,

@@ -32,6 +32,21 @@ class VerifierSettings(DiallingSettings):
     max_sequences: int = Field(16, ge=1, le=256, description="answers that run at once")
     max_waiting: int = Field(64, ge=0, description="answers that may wait for a place")
     max_context: int | None = Field(None, ge=64, description="shorter than the model's own")
+    kv_tokens: int = Field(
+        32768, ge=64, description="tokens in the KV cache, of all answers and reusable prefixes"
+    )
+    compiling: Literal["auto", "off"] = Field(
+        "auto", description="auto: fuse the model's layers with Inductor where that pays"
+    )
     max_draft_tokens: int = Field(8, ge=0, le=64, description="longest draft block")
+    speculation: Literal["auto", "off"] = Field(
+        "auto", description="off: plain decoding, whatever requests ask for"
+    )
+    draft_budget_ms: float = Field(
+        30.0, ge=0.0, description="time that one answer may lose to speculation"
+    )
+    draft_budget_share: float = Field(
+        0.02, ge=0.0, le=1.0, description="or this share of its time, whichever is more"
+    )
     step_rows: int = Field(256, ge=16, description="rows of all sequences in one forward")
     prefill_rows: int = Field(128, ge=16, description="rows of one prompt in one forward")

@@ -5,25 +5,27 @@ changes a sequence happens on this thread; the outside world puts commands into 
 called back with events. Knows no messages: links to drafters are numbers, updates are dataclasses.
 """
 
+import functools
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from paceline.model.cache import CapacityError
+from paceline.model.cache import CapacityError, SequenceCache
 from paceline.model.engine import LanguageModel
-from paceline.params import SamplingMode
-from paceline.rounds import FinishReason, PrefillReport, SpeculationTotals
+from paceline.params import SamplingMode, Speculation
+from paceline.rounds import FinishReason, PrefillReport, SpeculationTotals, TokenSource
 from paceline.sampling import Chooser, NotFinite, NothingLeft, SamplingState
 from verifier_service.config import VerifierSettings
 from verifier_service.links import DraftLinks, Update
-from verifier_service.mailbox import Block, Mailbox
-from verifier_service.pacing import StepTime
+from verifier_service.mailbox import Block, Draft, Mailbox
+from verifier_service.pacer import Pacer
+from verifier_service.pacing import RoundCost
 from verifier_service.round import Outcome, StepFacts, play, report
 from verifier_service.sequence import (
     Event,
@@ -35,9 +37,14 @@ from verifier_service.sequence import (
     delivered,
     digest,
 )
-from verifier_service.turns import Turn, take_turns, worthwhile_wait_us
+from verifier_service.tenants import Tenants
+from verifier_service.turns import Step, Turn, take_turns, worthwhile_wait
 
 log = logging.getLogger(__name__)
+
+
+# A drafter may run so many blocks ahead: one that stands as a whole leaves some for the next.
+AHEAD = 2
 
 
 class QueueFull(RuntimeError):
@@ -65,16 +72,22 @@ class Engine:
     deliver: Callable[[list[tuple[Sink, Event]]], None]
     send_updates: Callable[[dict[int, list[Update]]], None]
     num_steps: int = 0
+    num_preemptions: int = 0
     totals: SpeculationTotals = field(default_factory=SpeculationTotals)
+    tenants: Tenants = field(default_factory=Tenants)
 
     def __post_init__(self) -> None:
         self._links = DraftLinks()
-        self._step_time = StepTime()
+        self._pacer = Pacer(1e3 * self.settings.draft_budget_ms, self.settings.draft_budget_share)
+        # Draft tokens less likely to stand were not worth a row in the last step.
+        self._price = 0.0
         self._waiting: deque[VerifierSequence] = deque()
         self._running: list[VerifierSequence] = []
         self._by_number: dict[int, VerifierSequence] = {}
         self._events: list[tuple[Sink, Event]] = []
         self._inbox: deque[Callable[[], None]] = deque()
+        # Blocks apart: they are also taken between a forward and its commits.
+        self._blocks: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
         self._finished: Future[None] | None = None
@@ -101,7 +114,7 @@ class Engine:
             mailbox=Mailbox(
                 len(token_ids),
                 self.model.vocab_size,
-                request.max_draft_tokens,
+                AHEAD * request.max_draft_tokens,
                 request.seed if request.params.mode is SamplingMode.REJECTION else None,
             ),
             sink=sink,
@@ -133,7 +146,10 @@ class Engine:
     ) -> None:
         """Draft blocks of one link; `on_receipts` is told how many were stale and malformed."""
         now_ns = time.monotonic_ns()
-        self._tell(lambda: self._take_blocks(link, blocks, now_ns, on_receipts))
+        take = functools.partial(self._take_blocks, link, blocks, now_ns, on_receipts)
+        with self._wake:
+            self._blocks.append(take)
+            self._wake.notify()
 
     def sequences_lost(self, link: int, lost: Sequence[tuple[int, int, bool]]) -> None:
         """(sequence, epoch, whether another attach may help) that a drafter cannot follow."""
@@ -181,10 +197,20 @@ class Engine:
     def _read_inbox(self, *, block: bool, timeout_s: float | None = None) -> None:
         """Run the commands that came in; with `block`, wait for at least one (or the timeout)."""
         with self._wake:
-            if block and not self._inbox:
+            if block and not self._inbox and not self._blocks:
                 # Deadlines of paused sequences are looked at once a second.
                 self._wake.wait(1.0 if timeout_s is None else timeout_s)
             commands, self._inbox = self._inbox, deque()
+        self._obey(commands)
+        self._read_blocks()
+
+    def _read_blocks(self) -> None:
+        """Draft tokens that came during a forward still belong to its epoch: before the commit."""
+        with self._wake:
+            commands, self._blocks = self._blocks, deque()
+        self._obey(commands)
+
+    def _obey(self, commands: Iterable[Callable[[], None]]) -> None:
         for command in commands:
             try:
                 command()
@@ -211,6 +237,7 @@ class Engine:
             if reason is not FinishReason.UNSPECIFIED:
                 self._finish(sequence, reason, stop_token_id)
                 return
+        sequence.pacing = self._pacer.pacing(request.workload)
         self._by_number[sequence.number] = sequence
         self._waiting.append(sequence)
 
@@ -218,7 +245,7 @@ class Engine:
         sequence.cancelled = True
         self._release(sequence)
 
-    def _release(self, sequence: VerifierSequence, *, poisoned: bool = False) -> None:
+    def _release(self, sequence: VerifierSequence) -> None:
         """Take a sequence out of everything. Safe to repeat."""
         self._by_number.pop(sequence.number, None)
         if sequence in self._running:
@@ -227,16 +254,16 @@ class Engine:
             self._waiting.remove(sequence)
         self._links.detach(sequence)
         if sequence.cache is not None:
-            sequence.cache.free(poisoned=poisoned)
+            sequence.cache.free()
             sequence.cache = None
 
     def _emit(self, sequence: VerifierSequence, event: Event) -> None:
         if not sequence.cancelled:
             self._events.append((sequence.sink, event))
 
-    def _fail(self, sequence: VerifierSequence, kind: str, message: str, **release: bool) -> None:
+    def _fail(self, sequence: VerifierSequence, kind: str, message: str) -> None:
         self._emit(sequence, FailedEvent(kind, message))
-        self._release(sequence, **release)
+        self._release(sequence)
 
     def _fail_all(self, kind: str, message: str) -> None:
         for sequence in [*self._running, *self._waiting]:
@@ -254,7 +281,6 @@ class Engine:
     def _lose_link(self, link: int) -> None:
         for sequence in self._links.down(link):
             sequence.mailbox.restart()
-            sequence.awaits_draft = False
 
     def _take_blocks(
         self,
@@ -275,14 +301,16 @@ class Engine:
                 malformed += 1
                 self._links.attach_again(sequence)
                 continue
-            # A block that came too late tells as much about the drafter's pace as one in time.
-            sent_ns = sequence.commit_ns.pop(block.epoch, None)
-            if sent_ns is not None:
-                sequence.pacing.answered((arrived_ns - sent_ns) / 1e3, len(block.token_ids))
-            if receipt is receipt.STALE:
-                stale += 1
-            else:
-                sequence.awaits_draft = False
+            # A block that came too late tells as much about the drafter as one in time.
+            sequence.clock.heard(
+                block,
+                sequence.token_ids[block.base_position :],
+                len(sequence.mailbox),
+                sequence.pacing,
+                arrived_ns,
+                is_late=receipt is receipt.STALE,
+            )
+            stale += receipt is receipt.STALE
         on_receipts(stale, malformed)
 
     def _take_lost(self, link: int, lost: Sequence[tuple[int, int, bool]]) -> None:
@@ -295,29 +323,61 @@ class Engine:
     def _step(self) -> None:
         self._expire()
         self._admit()
-        self._links.attach_new([*self._running, *self._waiting])
+        self._links.attach_new([*self._running, *self._waiting], self._credit)
         self._flush()
-        turns = self._wait_for_drafts(take_turns(self._running, self._step_time, self.settings))
+        step = self._make_room(self._wait_for_drafts(self._take_turns()))
+        turns = step.turns
         if not turns:
             return
+        self._price = step.price
         start_ns, start_unix_ns = time.monotonic_ns(), time.time_ns()
         rows = [turn.rows for turn in turns]
         logits = self.model.forward(rows)
+        self._read_blocks()
         outcomes = self._play(turns, [segment.num_logits for segment in rows], logits)
         time_us = (time.monotonic_ns() - start_ns) / 1e3
         num_rows = sum(len(segment.token_ids) for segment in rows)
         self.num_steps += 1
-        self._step_time.add(num_rows, time_us)
-        num_draft = sum(len(turn.draft.token_ids) for turn in turns)
+        self._pacer.measured(step.shape, step.plain, time_us, prefill=step.has_prefill)
         facts = StepFacts(
             start_unix_nanos=start_unix_ns,
             time_us=time_us,
-            plain_us=self._step_time.predict(num_rows - num_draft),
             num_sequences=len(turns),
             num_rows=num_rows,
         )
         for outcome in outcomes:
+            self._learn(outcome, step, time_us)
             self._conclude(outcome, facts)
+
+    def _take_turns(self) -> Step:
+        return take_turns(self._running, self._pacer, self.settings, time.monotonic_ns())
+
+    def _credit(self, sequence: VerifierSequence) -> int:
+        """How far its drafter may run ahead."""
+        limit = sequence.draft_limit
+        if sequence.request.speculation is Speculation.FIXED:
+            return limit
+        return min(self._pacer.credit(sequence.pacing, limit, self._price), sequence.num_left)
+
+    def _learn(self, outcome: Outcome, step: Step, time_us: float) -> None:
+        """Let pacing learn from a round; not from the first, whose step also read the prompt."""
+        turn = outcome.turn
+        if turn.sequence.prefill is None:
+            return
+        plain_us, rows_us, drafting_us = self._pacer.costs(step.shape, step.plain, time_us)
+        draft = turn.draft
+        cost = RoundCost(
+            source=draft.sources[0] if draft.sources else TokenSource.UNSPECIFIED,
+            tested=outcome.num_tested if draft.token_ids else 0,
+            accepted=outcome.num_accepted,
+            wait_us=turn.wait_us,
+            rows_us=rows_us,
+            drafting_us=drafting_us,
+            plain_us=plain_us,
+            row_share=len(draft.token_ids) / max(step.shape.rows - step.plain.rows, 1),
+            waited=turn.waited,
+        )
+        self._pacer.learn(turn.view, cost, time.monotonic_ns() / 1e3, step.price)
 
     def _expire(self) -> None:
         now_ns = time.monotonic_ns()
@@ -328,35 +388,69 @@ class Engine:
 
     def _admit(self) -> None:
         while self._waiting:
+            sequence = self._waiting[0]
             try:
                 cache = self.model.new_cache()
             except CapacityError:
                 return
-            sequence = self._waiting.popleft()
+            num_cached = cache.adopt(sequence.token_ids, salt=sequence.request.tenant)
+            if self._running and not self._has_room(cache, len(sequence.token_ids) + 1):
+                cache.free()
+                return
+            self._waiting.popleft()
             sequence.cache = cache
-            sequence.prefill_started_ns = time.monotonic_ns()
+            if not sequence.prefill_started_ns:
+                sequence.prefill_started_ns = time.monotonic_ns()
+                sequence.num_cached = num_cached
             self._running.append(sequence)
 
-    def _wait_for_drafts(self, turns: list[Turn]) -> list[Turn]:
+    def _has_room(self, cache: SequenceCache, length: int) -> bool:
+        return cache.num_missing(length) <= self.model.store.blocks_free
+
+    def _make_room(self, step: Step) -> Step:
+        """Turns that fit the KV cache: drafts yield first, then whoever was admitted last."""
+        store, turns = self.model.store, step.turns
+        if sum(turn.num_missing_blocks for turn in turns) > store.blocks_free:
+            turns = [replace(turn, draft=Draft()) for turn in turns]
+        while sum(turn.num_missing_blocks for turn in turns) > store.blocks_free:
+            self._preempt(self._running[-1])
+            turns = [turn for turn in turns if turn.sequence.cache is not None]
+        return step if turns is step.turns else replace(step, turns=turns)
+
+    def _preempt(self, sequence: VerifierSequence) -> None:
+        """Back into the queue, first in line; its tokens are computed again later."""
+        assert sequence.cache is not None
+        sequence.cache.free()
+        sequence.cache = None
+        self._running.remove(sequence)
+        self._waiting.appendleft(sequence)
+        self.num_preemptions += 1
+
+    def _wait_for_drafts(self, step: Step) -> Step:
         """Sit out for drafts that are on their way, if that pays."""
-        wait_us = worthwhile_wait_us(turns, self._step_time, len(self._running))
-        if wait_us <= 0:
-            return turns
+        wait = worthwhile_wait(step, self._pacer, self.settings)
+        if wait.wait_us <= 0:
+            return step
         start_ns = time.monotonic_ns()
-        deadline_ns = start_ns + int(wait_us * 1e3)
-        waiting = [turn.sequence for turn in turns if turn.expects_draft]
+        deadline_ns = start_ns + int(wait.wait_us * 1e3)
+        wanted = {
+            turn.sequence: count
+            for turn, count in zip(step.turns, wait.num_wanted, strict=True)
+            if count > len(turn.sequence.mailbox)
+        }
         while (left_ns := deadline_ns - time.monotonic_ns()) > 0:
             self._read_inbox(block=True, timeout_s=left_ns / 1e9)
-            if not any(s.awaits_draft and s.link is not None for s in waiting):
+            if not any(_is_short(sequence, count) for sequence, count in wanted.items()):
                 break
-        waited_us = (time.monotonic_ns() - start_ns) / 1e3
-        for sequence in waiting:
-            if sequence.awaits_draft:
-                sequence.pacing.missed(waited_us)
-        turns = take_turns(self._running, self._step_time, self.settings)
-        for turn in turns:
-            turn.wait_us = waited_us
-        return turns
+        now_ns = time.monotonic_ns()
+        for sequence in wanted:
+            if _is_short(sequence, 1):
+                sequence.pacing.arrival.missed(sequence.clock.since_us(0, now_ns))
+        step = self._take_turns()
+        for turn in step.turns:
+            turn.wait_us = (now_ns - start_ns) / 1e3
+            turn.waited = turn.sequence in wanted
+        return step
 
     def _play(
         self, turns: Sequence[Turn], num_logits: Sequence[int], logits: Tensor
@@ -372,11 +466,14 @@ class Engine:
             try:
                 outcome = play(turn, rows, self._chooser, self.model.eos_token_ids)
             except NotFinite as error:
-                self._fail(sequence, "not_finite", f"{error}; retry", poisoned=True)
+                self._fail(sequence, "not_finite", f"{error}; retry")
                 continue
             except NothingLeft as error:
                 self._fail(sequence, "nothing_left", str(error))
                 continue
+            assert sequence.cache is not None
+            # Only now: what gave a token is known to be finite.
+            sequence.cache.register(sequence.token_ids)
             if outcome.finish_reason is FinishReason.UNSPECIFIED:
                 self._commit(sequence, outcome.token_ids)
             outcomes.append(outcome)
@@ -390,6 +487,13 @@ class Engine:
             sequence.prefill = self._prefill_report(sequence)
         event = report(outcome, facts, sequence.prefill if first else None)
         self.totals.add_round(event.round)
+        self.tenants.add(
+            sequence.request.tenant,
+            draft_us=event.round.draft_us,
+            wait_us=event.round.wait_us if outcome.turn.waited else 0,
+            num_drafted=event.round.num_drafted,
+            num_accepted=event.round.num_accepted,
+        )
         self._emit(sequence, event)
         if outcome.finish_reason is not FinishReason.UNSPECIFIED:
             self._finish(sequence, outcome.finish_reason, outcome.stop_token_id)
@@ -399,7 +503,7 @@ class Engine:
             queue_us=(sequence.prefill_started_ns - sequence.admitted_ns) // 1000,
             prefill_us=(time.monotonic_ns() - sequence.prefill_started_ns) // 1000,
             num_prompt_tokens=len(sequence.request.prompt),
-            num_cached_tokens=0,
+            num_cached_tokens=sequence.num_cached,
             start_unix_nanos=sequence.admitted_unix_ns,
         )
 
@@ -407,10 +511,7 @@ class Engine:
         commit = sequence.mailbox.commit(token_ids)
         if sequence.link is None:
             return
-        limit = 0 if sequence.is_over_budget else sequence.draft_limit
-        sequence.awaits_draft = limit > 0 and not len(sequence.mailbox)
-        sequence.note_commit()
-        self._links.commit(sequence, commit, limit)
+        self._links.commit(sequence, commit, self._credit(sequence))
 
     def _finish(
         self, sequence: VerifierSequence, reason: FinishReason, stop_token_id: int | None
@@ -428,3 +529,11 @@ class Engine:
         )
         self._links.finish(sequence)
         self._release(sequence)
+
+
+def _is_short(sequence: VerifierSequence, num_wanted: int) -> bool:
+    """More draft tokens may still come than these."""
+    mailbox = sequence.mailbox
+    if sequence.link is None or mailbox.is_empty_handed:
+        return False
+    return len(mailbox) < min(num_wanted, sequence.clock.credit)

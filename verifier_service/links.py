@@ -5,7 +5,7 @@ and leave together, one message per drafter. Used on the engine's thread. Pure b
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from opentelemetry.trace import SpanContext
@@ -83,13 +83,18 @@ class DraftLinks:
     def load(self, link: int) -> int:
         return len(self._links[link].sequences) if link in self._links else 0
 
-    def attach_new(self, sequences: Iterable[VerifierSequence]) -> None:
-        """Attach what has no link and wants one, to the link with the fewest sequences."""
+    def attach_new(
+        self, sequences: Iterable[VerifierSequence], credit: Callable[[VerifierSequence], int]
+    ) -> None:
+        """Attach what has no link and wants one, to the link with the fewest sequences.
+
+        credit: how far the drafter may run ahead.
+        """
         if not self._links:
             return
         for sequence in sequences:
             if sequence.link is None and self._wants_link(sequence):
-                self._attach(sequence)
+                self._attach(sequence, credit(sequence))
 
     def _wants_link(self, sequence: VerifierSequence) -> bool:
         return (
@@ -99,7 +104,7 @@ class DraftLinks:
             and time.monotonic_ns() >= sequence.retry_attach_ns
         )
 
-    def _attach(self, sequence: VerifierSequence) -> None:
+    def _attach(self, sequence: VerifierSequence, credit: int) -> None:
         length = len(sequence.token_ids)
         fitting = [
             (len(link.sequences), number)
@@ -112,10 +117,10 @@ class DraftLinks:
         link = self._links[number]
         link.sequences.add(sequence)
         sequence.link = number
-        limit = min(sequence.draft_limit, link.max_draft_tokens)
-        sequence.awaits_draft = True
+        limit = min(credit, link.max_draft_tokens)
         sequence.mailbox.restart()
-        sequence.note_commit()
+        position = sequence.mailbox.position
+        sequence.clock.told(sequence.mailbox.epoch, position, limit, time.monotonic_ns())
         self._tell(
             number,
             Attach(
@@ -132,10 +137,12 @@ class DraftLinks:
             ),
         )
 
-    def commit(self, sequence: VerifierSequence, commit: Commit, max_draft_tokens: int) -> None:
+    def commit(self, sequence: VerifierSequence, commit: Commit, credit: int) -> None:
         if sequence.link is None:
             return
-        limit = min(max_draft_tokens, self._links[sequence.link].max_draft_tokens)
+        limit = min(credit, self._links[sequence.link].max_draft_tokens)
+        position = sequence.mailbox.position
+        sequence.clock.told(commit.epoch, position, limit, time.monotonic_ns())
         self._tell(sequence.link, Committed(sequence.number, commit, limit, sequence.round_number))
 
     def finish(self, sequence: VerifierSequence) -> None:
@@ -155,7 +162,6 @@ class DraftLinks:
         if sequence.link is not None:
             self._links[sequence.link].sequences.discard(sequence)
         sequence.link = None
-        sequence.awaits_draft = False
         sequence.mailbox.restart()
         sequence.may_attach = may_help
         sequence.retry_attach_ns = time.monotonic_ns() + _RETRY_NS
@@ -166,7 +172,6 @@ class DraftLinks:
         self._links[sequence.link].sequences.discard(sequence)
         self._tell(sequence.link, Detach(sequence.number, finished))
         sequence.link = None
-        sequence.awaits_draft = False
 
     def _tell(self, link: int, update: Update) -> None:
         self._updates.setdefault(link, []).append(update)

@@ -1,131 +1,175 @@
-"""Pacing: one rule for how much to speculate and how long to wait for a draft.
+"""Pacing of one sequence: whether its drafter is to draft, and what it may spend on a round.
 
-rho is what a sequence earns now, in tokens per microsecond. Verifying one more draft token, or
-waiting for a drafter, is done iff its probability-weighted extra tokens exceed rho times its
-marginal time (design.md 8; arXiv 2406.14066 fits the same time model). A ledger per sequence bounds
-what speculation may cost. Pure: times come in as numbers. All times in microseconds.
+On: the drafter drafts, and the rule (rule.py) decides each step. Off: the drafter rests, told so in
+the commit, and is looked at now and then by a probe of a few rounds. Between two switches lies at
+least a second. Pure: times come in as numbers, all in microseconds.
 """
 
 from dataclasses import dataclass, field
+from enum import Enum
 
-# A sequence may lose this much to speculation, or this share of its time, before it stops.
-BUDGET_US = 30_000.0
-BUDGET_SHARE = 0.02
-# Plain rounds before a probe once the budget is spent; doubled after each probe that lost.
-_PAUSE_ROUNDS = 16
-_PAUSE_LIMIT = 512
-# Added to a wait, for the jitter of two processes on shared cores.
-_PATIENCE_US = 1_000.0
-# Longest wait for a draft, whatever the rule says: a step must never hang on a peer.
-MAX_WAIT_US = 20_000.0
+from paceline.rounds import PlainReason, TokenSource
+from verifier_service.acceptance import Acceptance, Priors
+from verifier_service.arrival import Arrival
+from verifier_service.ledger import Ledger
 
-
-class StepTime:
-    """Online fit of a step's time: base + row * rows, by least squares with forgetting."""
-
-    _FORGET = 0.98
-
-    def __init__(self) -> None:
-        self._n = self._x = self._y = self._xx = self._xy = 0.0
-
-    def add(self, rows: int, time_us: float) -> None:
-        for name, value in (
-            ("_n", 1.0),
-            ("_x", rows),
-            ("_y", time_us),
-            ("_xx", rows * rows),
-            ("_xy", rows * time_us),
-        ):
-            setattr(self, name, getattr(self, name) * self._FORGET + value)
-
-    @property
-    def is_known(self) -> bool:
-        return self._n >= 1.0
-
-    @property
-    def row_us(self) -> float:
-        """Marginal time of one more row; never negative."""
-        spread = self._n * self._xx - self._x * self._x
-        if spread <= 1e-6 * self._n * self._xx:
-            return 0.0
-        return max(0.0, (self._n * self._xy - self._x * self._y) / spread)
-
-    def predict(self, rows: int) -> float:
-        """Time of a step with this many rows; 0 before the first step."""
-        if self._n == 0.0:
-            return 0.0
-        return self._y / self._n + self.row_us * (rows - self._x / self._n)
+_DWELL_US = 1_000_000.0
+# A probe: rounds at most, and what it may lose, in plain steps.
+_PROBE_ROUNDS = 6
+_PROBE_LOSS = 0.25
+# From one probe to the next; doubled after each that failed.
+_PROBE_AFTER_US, _PROBE_LIMIT_US = 1_000_000.0, 2_000_000.0
+# Probes may cost this share of the time, so dear ones are rarer.
+_PROBE_SHARE = 0.004
+# Speculation that gains less than this share of a step is not worth a drafter's time.
+_LEAST_GAIN = 0.005
+# A prospect must exceed the one that speculation was given up with by so much.
+_BETTER = 1.5
+_GAIN_RATE = 0.03
 
 
-@dataclass(slots=True)
+class Mode(Enum):
+    """Whether the drafter drafts for the sequence."""
+
+    ON = "on"
+    OFF = "off"
+    PROBE = "probe"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundCost:
+    """A round of one sequence. Times are the step's; `accepted` counts delivered draft tokens.
+
+    rows_us, drafting_us: what draft rows of all sequences, and drafters at work, added to the step.
+    row_share: of those rows, how many were this sequence's. waited: the wait was for its draft too.
+    """
+
+    source: TokenSource
+    tested: int
+    accepted: int
+    wait_us: float
+    rows_us: float
+    drafting_us: float
+    plain_us: float
+    row_share: float = 1.0
+    waited: bool = True
+
+
+@dataclass
 class Pacing:
     """What one sequence has learned of its drafter, and its ledger."""
 
-    # Estimate of P(a tested draft token is accepted), and of the time from a commit to a draft.
-    acceptance: float = 0.7
-    latency_us: float = 0.0
-    # Share of its answers that proposed anything: a lookup often has nothing.
-    hit_rate: float = 0.5
-    ledger_us: float = 0.0
-    elapsed_us: float = 0.0
-    _paused_rounds: int = field(default=0)
-    _next_pause: int = field(default=_PAUSE_ROUNDS)
+    priors: Priors = field(default_factory=Priors)
+    workload: str = ""
+    ledger: Ledger = field(default_factory=Ledger)
+    arrival: Arrival = field(default_factory=Arrival)
+    mode: Mode = Mode.ON
+    # Why it is off.
+    reason: PlainReason = PlainReason.UNSPECIFIED
+    num_switches: int = 0
 
-    def draft_length(self, available: int, rho: float, row_us: float) -> int:
-        """How many of the draft tokens at hand are worth a row each."""
-        if self._paused_rounds:
-            return 0
-        survival, length = 1.0, 0
-        while length < available:
-            survival *= self.acceptance
-            if survival <= rho * row_us:
-                break
-            length += 1
-        return length
-
-    def wait_us(self, max_draft_tokens: int, rho: float) -> float:
-        """How long to sit out for a draft that is on its way; 0 when it does not pay."""
-        if self._paused_rounds or max_draft_tokens == 0:
-            return 0.0
-        a = self.acceptance
-        expected = a * (1 - a**max_draft_tokens) / (1 - a) if a < 1 else float(max_draft_tokens)
-        patience = 2 * self.latency_us + _PATIENCE_US
-        worth = self.hit_rate * expected > rho * patience
-        return min(patience, MAX_WAIT_US) if worth else 0.0
+    def __post_init__(self) -> None:
+        self.acceptance = Acceptance(self.priors, self.workload)
+        # What a round of speculation gained lately, a drafter's interference not counted.
+        self.gain_us: float | None = None
+        self._switched_us = float("-inf")
+        self._prospect_us = 0.0
+        self._probe_at_us = 0.0
+        self._probe_after_us = _PROBE_AFTER_US
+        self._probe_left = 0
+        # What the present probe has gained.
+        self._account_us = 0.0
+        self._probe_loss_us = 0.0
 
     @property
-    def is_paused(self) -> bool:
-        return self._paused_rounds > 0
+    def drafts(self) -> bool:
+        """Whether the drafter is to draft."""
+        return self.mode is not Mode.OFF
 
-    def answered(self, latency_us: float, num_tokens: int) -> None:
-        """A draft, empty or not, arrived this long after the commit it continues."""
-        self.hit_rate += 0.1 * ((num_tokens > 0) - self.hit_rate)
-        known = self.latency_us > 0.0
-        self.latency_us = 0.8 * self.latency_us + 0.2 * latency_us if known else latency_us
+    def usable(self, num_ready: int) -> int:
+        """How many of the draft tokens at hand may be considered at all."""
+        if self.ledger.is_spent and self.mode is not Mode.PROBE:
+            return 0
+        return num_ready
 
-    def missed(self, waited_us: float) -> None:
-        """A draft did not come within a wait: expect it later, until it is not worth a wait."""
-        self.latency_us = max(2 * self.latency_us, waited_us)
+    @property
+    def may_wait(self) -> bool:
+        """Whether a step may wait for this sequence's drafter at all."""
+        return self.mode is Mode.ON and not self.ledger.is_spent
 
-    def learn(
-        self, *, tested: int, accepted: int, output: int, time_us: float, plain_us: float
+    def prospect_us(self, limit: int, min_probability: float, plain_us: float) -> float:
+        """What a full block would gain at the present price of a row."""
+        return plain_us * sum(
+            max(p - min_probability, 0.0) for p in self.acceptance.survival(limit)
+        )
+
+    def learn(self, cost: RoundCost) -> None:
+        """After a round."""
+        if cost.tested:
+            self.acceptance.learn(cost.source, cost.tested, cost.accepted)
+        own_us = cost.rows_us * cost.row_share + (cost.wait_us if cost.waited else 0.0)
+        gained_us = cost.accepted * cost.plain_us - own_us
+        lost_us = cost.drafting_us * self.drafts - gained_us
+        overhead_us = cost.wait_us + cost.rows_us + cost.drafting_us
+        others_us = overhead_us - own_us - cost.drafting_us * self.drafts
+        self.ledger.add(lost_us, others_us, cost.plain_us + overhead_us)
+        if self.mode is Mode.PROBE:
+            self._probe_left -= 1
+            self._account_us -= lost_us
+        elif self.mode is Mode.ON and self.gain_us is not None:
+            self.gain_us += _GAIN_RATE * (gained_us - self.gain_us)
+
+    def overheard(self, source: TokenSource, num_tested: int, num_right: int) -> None:
+        """Draft tokens came too late, and so many of them would have stood: evidence for free."""
+        self.acceptance.learn(source, num_tested, num_right)
+
+    def consider(
+        self, now_us: float, prospect_us: float, drafting_us: float, plain_us: float
     ) -> None:
-        """After a round: `time_us` it took, waiting included; `plain_us` for one plain token."""
-        for index in range(tested):
-            self.acceptance += 0.05 * ((1.0 if index < accepted else 0.0) - self.acceptance)
-        # Never certain: a floor keeps probing possible, a ceiling keeps the rule finite.
-        self.acceptance = min(max(self.acceptance, 0.02), 0.98)
-        self.elapsed_us += time_us
-        if self._paused_rounds:
-            self._paused_rounds -= 1
-            return
-        lost_us = time_us - output * plain_us
-        self.ledger_us += lost_us
-        if self.ledger_us <= max(BUDGET_US, BUDGET_SHARE * self.elapsed_us):
-            return
-        # Over budget: a round that gains may be followed by another, one that loses may not.
-        if lost_us > 0:
-            self._paused_rounds = self._next_pause
-            self._next_pause = min(2 * self._next_pause, _PAUSE_LIMIT)
-        else:
-            self._next_pause = _PAUSE_ROUNDS
+        """Switch, probe, or go on: after a round, given what a block now promises and costs."""
+        least_us = max(drafting_us, _LEAST_GAIN * plain_us)
+        if self.gain_us is None:
+            self.gain_us = max(min(0.3 * plain_us, prospect_us), 2 * least_us)
+        may_switch = now_us - self._switched_us >= _DWELL_US
+        if self.mode is Mode.ON:
+            if may_switch and self.ledger.is_spent:
+                self._switch(Mode.OFF, now_us, PlainReason.BUDGET, prospect_us)
+            elif may_switch and self.gain_us < least_us:
+                self._switch(Mode.OFF, now_us, PlainReason.NOT_WORTH, prospect_us)
+        elif self.mode is Mode.OFF:
+            self._prospect_us = min(self._prospect_us, max(prospect_us, least_us))
+            if now_us >= self._probe_at_us:
+                self.mode = Mode.PROBE
+                self.acceptance.loosen()
+                self._probe_left = _PROBE_ROUNDS
+                self._account_us = 0.0
+                self._probe_loss_us = _PROBE_LOSS * plain_us + _PROBE_ROUNDS * drafting_us
+            elif (
+                may_switch
+                and not self.ledger.is_spent
+                and prospect_us > _BETTER * self._prospect_us + least_us
+            ):
+                # The price of a row has fallen: a burst is over.
+                self._switch(Mode.ON, now_us, PlainReason.UNSPECIFIED, prospect_us)
+                self.gain_us = max(min(0.3 * plain_us, prospect_us), 2 * least_us)
+        elif may_switch and self._has_proven(plain_us):
+            self._probe_after_us = _PROBE_AFTER_US
+            self.ledger.trust()
+            self._switch(Mode.ON, now_us, PlainReason.UNSPECIFIED, prospect_us)
+            self.gain_us = max(self._account_us / _PROBE_ROUNDS, 2 * least_us)
+        elif self._probe_left <= 0 or self._account_us < -self._probe_loss_us:
+            self.mode = Mode.OFF
+            cost_us = max(-self._account_us, 0.0)
+            self._probe_at_us = now_us + max(self._probe_after_us, cost_us / _PROBE_SHARE)
+            self._probe_after_us = min(2 * self._probe_after_us, _PROBE_LIMIT_US)
+
+    def _has_proven(self, plain_us: float) -> bool:
+        """The probe gained a step, or something by its end."""
+        return self._account_us > (plain_us if self._probe_left > 0 else 0.0)
+
+    def _switch(self, mode: Mode, now_us: float, reason: PlainReason, prospect_us: float) -> None:
+        self.mode, self.reason = mode, reason
+        self._switched_us = now_us
+        self._prospect_us = prospect_us
+        self._probe_at_us = now_us + self._probe_after_us
+        self.num_switches += 1

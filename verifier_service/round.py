@@ -42,8 +42,6 @@ class StepFacts:
 
     start_unix_nanos: int
     time_us: float
-    # What the step would have taken without draft tokens.
-    plain_us: float
     num_sequences: int
     num_rows: int
 
@@ -57,7 +55,7 @@ def play(turn: Turn, logits: Tensor, chooser: Chooser, eos_token_ids: frozenset[
     sequence, draft = turn.sequence, turn.draft
     assert sequence.cache is not None
     before = len(sequence.state.output)
-    why_plain = PlainReason.UNSPECIFIED if draft.token_ids else plain_reason(sequence)
+    why_plain = PlainReason.UNSPECIFIED if draft.token_ids else _plain_reason(turn)
     verdict = verify(chooser, logits, draft.token_ids, sequence.state, draft.distributions)
     count, finish_reason, stop_token_id = delivered(
         before, verdict.token_ids, sequence.params, eos_token_ids
@@ -82,6 +80,10 @@ def play(turn: Turn, logits: Tensor, chooser: Chooser, eos_token_ids: frozenset[
     )
 
 
+def _plain_reason(turn: Turn) -> PlainReason:
+    return PlainReason.PROBE if turn.is_probe else plain_reason(turn.sequence)
+
+
 def _logprobs(
     sequence: VerifierSequence, logits: Tensor, token_ids: Sequence[int]
 ) -> list[TokenLogprob]:
@@ -95,20 +97,8 @@ def _logprobs(
 
 
 def report(outcome: Outcome, step: StepFacts, prefill: PrefillReport | None) -> TokensEvent:
-    """Count a round, let pacing learn from it, and put it into words.
-
-    `prefill` belongs to the first round, whose step also read the prompt: pacing learns nothing
-    from that one.
-    """
+    """Count a round and put it into words. `prefill` belongs to the first one."""
     sequence, draft, wait_us = outcome.turn.sequence, outcome.turn.draft, outcome.turn.wait_us
-    if prefill is None:
-        sequence.pacing.learn(
-            tested=outcome.num_tested,
-            accepted=outcome.num_accepted,
-            output=len(outcome.token_ids),
-            time_us=step.time_us + wait_us,
-            plain_us=step.plain_us,
-        )
     round_report = RoundReport(
         round=sequence.round_number,
         num_drafted=len(draft.token_ids),
@@ -123,7 +113,7 @@ def report(outcome: Outcome, step: StepFacts, prefill: PrefillReport | None) -> 
         start_unix_nanos=step.start_unix_nanos - int(wait_us * 1e3),
         batch_sequences=step.num_sequences,
         batch_rows=step.num_rows,
-        ledger_us=int(sequence.pacing.ledger_us),
+        ledger_us=int(sequence.pacing.ledger.total_us),
     )
     sequence.totals.add_round(round_report)
     return TokensEvent(

@@ -6,7 +6,6 @@ which of them are delivered.
 
 import hashlib
 import itertools
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +22,7 @@ from paceline.rounds import (
     TokenSource,
 )
 from paceline.sampling import SamplingState
+from verifier_service.draft_clock import DraftClock
 from verifier_service.mailbox import Mailbox
 from verifier_service.pacing import Pacing
 
@@ -112,10 +112,10 @@ class VerifierSequence:
     link: int | None = None
     may_attach: bool = True
     retry_attach_ns: int = 0
-    # When the drafter was told of each of the last epochs, until it answers.
-    commit_ns: dict[int, int] = field(default_factory=dict)
-    awaits_draft: bool = False
+    clock: DraftClock = field(default_factory=DraftClock)
     prefill_started_ns: int = 0
+    # Prompt tokens that were found in the cache.
+    num_cached: int = 0
     prefill: PrefillReport | None = None
     # Output tokens the client is ready to take; None: no bound.
     credit: int | None = None
@@ -135,21 +135,19 @@ class VerifierSequence:
         return self.credit is not None and self.credit <= 0
 
     @property
-    def is_over_budget(self) -> bool:
-        """Speculation has cost too much for now. A fixed length is for measurements: never."""
-        return self.pacing.is_paused and self.request.speculation is not Speculation.FIXED
+    def is_resting(self) -> bool:
+        """Speculation does not pay for now. A fixed length is for measurements: never."""
+        return not self.pacing.drafts and self.request.speculation is not Speculation.FIXED
+
+    @property
+    def num_left(self) -> int:
+        """Draft tokens that could still be accepted: the token after them must fit as well."""
+        return max(0, self.params.max_tokens - len(self.state.output) - 1)
 
     @property
     def draft_limit(self) -> int:
-        """The longest block that still makes sense: the token after it must fit as well."""
-        left = self.params.max_tokens - len(self.state.output)
-        return max(0, min(self.request.max_draft_tokens, left - 1))
-
-    def note_commit(self) -> None:
-        """The drafter is being told of the mailbox's epoch now."""
-        self.commit_ns[self.mailbox.epoch] = time.monotonic_ns()
-        if len(self.commit_ns) > 8:
-            del self.commit_ns[next(iter(self.commit_ns))]
+        """The longest block that still makes sense."""
+        return min(self.request.max_draft_tokens, self.num_left)
 
     @property
     def round_number(self) -> int:
@@ -195,8 +193,8 @@ def plain_reason(sequence: VerifierSequence) -> PlainReason:
         return PlainReason.SPECULATION_OFF
     if sequence.draft_limit == 0:
         return PlainReason.NO_ROOM
-    if sequence.is_over_budget:
-        return PlainReason.BUDGET
+    if sequence.is_resting:
+        return sequence.pacing.reason
     if len(sequence.mailbox):
         return PlainReason.NOT_WORTH
     return PlainReason.NO_DRAFTER if sequence.link is None else PlainReason.NO_DRAFT

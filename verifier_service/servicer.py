@@ -1,6 +1,7 @@
 """VerifierService on the wire: messages in, events out. Decides nothing about tokens."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
@@ -137,6 +138,8 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
             max_context=self._model.max_context,
         )
         speculation = speculation_from_pb(message.draft)
+        if self._settings.speculation == "off":
+            speculation = Speculation.OFF
         if found:
             raise Refusal.invalid(found)
         limit = self._settings.max_draft_tokens
@@ -219,6 +222,10 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
                     num_connects=link.num_connects,
                 )
                 for link in self._pool.links
+            ],
+            tenants=[
+                pb.TenantDrafting(tenant=tenant, **dataclasses.asdict(drafting))
+                for tenant, drafting in self._engine.tenants.drafting.copy().items()
             ],
         )
 

@@ -1,6 +1,6 @@
 """Turns: which sequences take part in a step, with how many rows, and whether to wait first.
 
-Reads sequences, decides by pacing and the scheduler, changes nothing. Knows no thread and no clock.
+Reads sequences, decides by the pacer and the scheduler, changes nothing. Knows no thread.
 """
 
 from collections.abc import Sequence
@@ -10,9 +10,11 @@ from paceline.model.engine import Rows
 from paceline.params import Speculation
 from verifier_service.config import VerifierSettings
 from verifier_service.mailbox import Draft
-from verifier_service.pacing import MAX_WAIT_US, StepTime
+from verifier_service.pacer import Pacer, View
+from verifier_service.rule import Wait
 from verifier_service.scheduler import Share, Want, share_rows
 from verifier_service.sequence import VerifierSequence
+from verifier_service.step_time import StepShape
 
 # A request with a fixed draft length is for measurements: it waits for its draft.
 _FIXED_WAIT_US = 100_000.0
@@ -23,9 +25,14 @@ class Turn:
     """One sequence's part in a step."""
 
     sequence: VerifierSequence
+    view: View
     share: Share
     draft: Draft
+    # Time the step waited, and whether this sequence's draft was among what it waited for.
     wait_us: float = 0.0
+    waited: bool = False
+    # Draft tokens are at hand, and pacing looks at plain decoding instead.
+    is_probe: bool = False
 
     @property
     def rows(self) -> Rows:
@@ -41,60 +48,96 @@ class Turn:
         )
 
     @property
-    def expects_draft(self) -> bool:
-        """A draft is under way that this turn could still use; never the first token's."""
-        sequence = self.sequence
-        return (
-            sequence.prefill is not None
-            and not self.draft.token_ids
-            and sequence.awaits_draft
-            and sequence.link is not None
-            and not sequence.mailbox.is_empty_handed
-            and sequence.draft_limit > 0
-        )
+    def num_missing_blocks(self) -> int:
+        """KV blocks that the turn needs beyond its sequence's own."""
+        cache = self.sequence.cache
+        assert cache is not None
+        return cache.num_missing(cache.length + self.share.num_tokens + len(self.draft.token_ids))
 
 
-def rho(step_time: StepTime, num_sequences: int) -> float:
-    """Tokens per microsecond that one sequence earns by plain decoding in this company."""
-    plain_us = step_time.predict(max(num_sequences, 1))
-    return 1.0 / plain_us if plain_us > 0 else 0.0
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The turns of a step. price: draft tokens less likely to stand are not worth a row now."""
+
+    turns: list[Turn]
+    plain: StepShape
+    price: float = 0.0
+
+    @property
+    def shape(self) -> StepShape:
+        num_draft = sum(len(turn.draft.token_ids) for turn in self.turns)
+        return self.plain.with_rows(self.plain.rows + num_draft)
+
+    @property
+    def has_prefill(self) -> bool:
+        return any(turn.share.num_tokens > 1 for turn in self.turns)
 
 
 def take_turns(
-    running: Sequence[VerifierSequence], step_time: StepTime, settings: VerifierSettings
-) -> list[Turn]:
+    running: Sequence[VerifierSequence], pacer: Pacer, settings: VerifierSettings, now_ns: int
+) -> Step:
     """The sequences of the next step and the draft tokens each verifies."""
     ready = [sequence for sequence in running if not sequence.is_paused]
-    earning = rho(step_time, len(running))
+    limits = {"step_rows": settings.step_rows, "prefill_rows": settings.prefill_rows}
+    bare = share_rows([Want(sequence.num_pending, 0) for sequence in ready], **limits)
+    plain = _plain_shape(ready, [share.num_tokens for share in bare], running)
+    views = [_view(sequence, now_ns) for sequence in ready]
+    plan = pacer.plan(views, plain, max(settings.step_rows - plain.rows, 0))
     wants = [
-        Want(sequence.num_pending, _draft_length(sequence, earning, step_time.row_us))
-        for sequence in ready
+        Want(sequence.num_pending, count)
+        for sequence, count in zip(ready, plan.num_draft, strict=True)
     ]
-    shares = share_rows(wants, step_rows=settings.step_rows, prefill_rows=settings.prefill_rows)
-    return [
-        Turn(sequence, share, sequence.mailbox.peek(share.num_draft))
-        for sequence, share in zip(ready, shares, strict=True)
+    shares = share_rows(wants, **limits)
+    turns = [
+        Turn(
+            sequence,
+            view,
+            share,
+            sequence.mailbox.peek(share.num_draft),
+            is_probe=plan.is_probe and view.num_ready > 0,
+        )
+        for sequence, view, share in zip(ready, views, shares, strict=True)
         if share.num_tokens
     ]
+    return Step(turns, plain._replace(sequences=len(turns)), plan.min_probability)
 
 
-def _draft_length(sequence: VerifierSequence, earning: float, row_us: float) -> int:
-    available = min(len(sequence.mailbox), sequence.draft_limit)
-    if sequence.request.speculation is Speculation.FIXED:
-        return available
-    return sequence.pacing.draft_length(available, earning, row_us)
+def worthwhile_wait(step: Step, pacer: Pacer, settings: VerifierSettings) -> Wait:
+    """How long the step should wait for drafts, and for how many of each turn's sequence."""
+    if step.has_prefill:
+        return Wait(0.0, [])
+    views = [turn.view for turn in step.turns]
+    if any(view.fixed and view.expects and not view.num_ready for view in views):
+        return Wait(_FIXED_WAIT_US, [int(view.fixed and view.expects) for view in views])
+    return pacer.wait(views, step.plain, max(settings.step_rows - step.plain.rows, 0))
 
 
-def worthwhile_wait_us(turns: Sequence[Turn], step_time: StepTime, num_running: int) -> float:
-    """How long the step should wait for drafts; 0 when a step without them earns more.
+def _view(sequence: VerifierSequence, now_ns: int) -> View:
+    """Never expects a draft for the first token: that one is not to wait."""
+    ready = len(sequence.mailbox)
+    return View(
+        pacing=sequence.pacing,
+        num_ready=ready,
+        limit=sequence.draft_limit,
+        source=sequence.mailbox.peek(1).sources[0] if ready else None,
+        expects=(
+            sequence.prefill is not None
+            and sequence.link is not None
+            and not sequence.mailbox.is_empty_handed
+            and ready < min(sequence.clock.credit, sequence.draft_limit)
+        ),
+        since_us=sequence.clock.since_us(ready, now_ns),
+        is_drafting=sequence.link is not None and sequence.clock.credit > 0,
+        fixed=sequence.request.speculation is Speculation.FIXED,
+    )
 
-    The wait is shared: every sequence of the step pays for it, only those that expect a draft gain.
-    """
-    expecting = [turn.sequence for turn in turns if turn.expects_draft]
-    if not expecting or any(turn.share.num_tokens > 1 for turn in turns):
-        return 0.0
-    if any(s.request.speculation is Speculation.FIXED for s in expecting):
-        return _FIXED_WAIT_US
-    price = rho(step_time, num_running) * len(turns) / len(expecting)
-    waits = [s.pacing.wait_us(s.draft_limit, price) for s in expecting]
-    return min(max(waits), MAX_WAIT_US)
+
+def _plain_shape(
+    ready: Sequence[VerifierSequence], counts: Sequence[int], running: Sequence[VerifierSequence]
+) -> StepShape:
+    return StepShape(
+        rows=sum(counts),
+        context=sum(s.cache.length for s in ready if s.cache is not None),
+        sequences=len(ready),
+        drafting=any(s.link is not None and s.clock.credit > 0 for s in running),
+    )

@@ -20,6 +20,7 @@ COMMANDS = {
     "chat": "Hold a conversation in the terminal.",
     "rounds": "Watch rounds as they happen.",
     "bench": "Measure what speculation is worth on a workload, and report it.",
+    "top": "Show the running answers and what speculation gains them.",
     "compare": "Measure plain against speculative decoding on a running gateway.",
     "certify": "Prove that a gateway's answers do not depend on speculation.",
     "doctor": "Check what this machine and model can promise, and how fast.",

@@ -48,6 +48,7 @@ class PlainReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PLAIN_REASON_NOT_WORTH: _ClassVar[PlainReason]
     PLAIN_REASON_BUDGET: _ClassVar[PlainReason]
     PLAIN_REASON_NO_ROOM: _ClassVar[PlainReason]
+    PLAIN_REASON_PROBE: _ClassVar[PlainReason]
 TOKEN_SOURCE_UNSPECIFIED: TokenSource
 TOKEN_SOURCE_PLAIN: TokenSource
 TOKEN_SOURCE_RECOVERED: TokenSource
@@ -75,6 +76,7 @@ PLAIN_REASON_NO_DRAFT: PlainReason
 PLAIN_REASON_NOT_WORTH: PlainReason
 PLAIN_REASON_BUDGET: PlainReason
 PLAIN_REASON_NO_ROOM: PlainReason
+PLAIN_REASON_PROBE: PlainReason
 
 class TraceContext(_message.Message):
     __slots__ = ("traceparent", "tracestate")

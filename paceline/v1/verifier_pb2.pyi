@@ -127,7 +127,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("num_running", "num_waiting", "kv_blocks_used", "kv_blocks_total", "num_steps", "drafters", "totals")
+    __slots__ = ("num_running", "num_waiting", "kv_blocks_used", "kv_blocks_total", "num_steps", "drafters", "totals", "tenants")
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     KV_BLOCKS_USED_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +135,7 @@ class GetStatusResponse(_message.Message):
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
     DRAFTERS_FIELD_NUMBER: _ClassVar[int]
     TOTALS_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
     num_running: int
     num_waiting: int
     kv_blocks_used: int
@@ -142,7 +143,22 @@ class GetStatusResponse(_message.Message):
     num_steps: int
     drafters: _containers.RepeatedCompositeFieldContainer[DrafterStatus]
     totals: _tokens_pb2.SpeculationTotals
-    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., kv_blocks_used: _Optional[int] = ..., kv_blocks_total: _Optional[int] = ..., num_steps: _Optional[int] = ..., drafters: _Optional[_Iterable[_Union[DrafterStatus, _Mapping]]] = ..., totals: _Optional[_Union[_tokens_pb2.SpeculationTotals, _Mapping]] = ...) -> None: ...
+    tenants: _containers.RepeatedCompositeFieldContainer[TenantDrafting]
+    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., kv_blocks_used: _Optional[int] = ..., kv_blocks_total: _Optional[int] = ..., num_steps: _Optional[int] = ..., drafters: _Optional[_Iterable[_Union[DrafterStatus, _Mapping]]] = ..., totals: _Optional[_Union[_tokens_pb2.SpeculationTotals, _Mapping]] = ..., tenants: _Optional[_Iterable[_Union[TenantDrafting, _Mapping]]] = ...) -> None: ...
+
+class TenantDrafting(_message.Message):
+    __slots__ = ("tenant", "draft_us", "wait_us", "num_drafted", "num_accepted")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_US_FIELD_NUMBER: _ClassVar[int]
+    WAIT_US_FIELD_NUMBER: _ClassVar[int]
+    NUM_DRAFTED_FIELD_NUMBER: _ClassVar[int]
+    NUM_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    draft_us: int
+    wait_us: int
+    num_drafted: int
+    num_accepted: int
+    def __init__(self, tenant: _Optional[str] = ..., draft_us: _Optional[int] = ..., wait_us: _Optional[int] = ..., num_drafted: _Optional[int] = ..., num_accepted: _Optional[int] = ...) -> None: ...
 
 class DrafterStatus(_message.Message):
     __slots__ = ("address", "state", "drafter", "detail", "num_sequences", "num_blocks", "num_stale", "num_malformed", "num_connects")

@@ -1,0 +1,54 @@
+"""The ledger of one sequence: time lost to speculation, and how much of it may be lost. Pure."""
+
+from dataclasses import dataclass
+
+DEFAULT_BUDGET_US = 30_000.0
+DEFAULT_BUDGET_SHARE = 0.02
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Debt may reach `budget_us`, or `budget_share` of the time so far, whichever is more.
+
+    Two debts: of the sequence's own speculation, and with what the rows and waits of others in the
+    same steps cost it. What was gained pays for losses later, but for no more than one budget: an
+    answer that has gained a lot must notice soon when its drafter turns bad.
+    """
+
+    budget_us: float = DEFAULT_BUDGET_US
+    budget_share: float = DEFAULT_BUDGET_SHARE
+    # All losses less all gains, for reports.
+    total_us: float = 0.0
+    elapsed_us: float = 0.0
+    _debt_us: float = 0.0
+    _own_us: float = 0.0
+
+    def add(self, own_us: float, others_us: float, elapsed_us: float) -> None:
+        """A round lost so much by its own speculation and by that of others."""
+        self.total_us += own_us + others_us
+        self.elapsed_us += elapsed_us
+        self._debt_us = max(self._debt_us + own_us + others_us, -self.budget_us)
+        self._own_us = max(self._own_us + own_us, -self.budget_us)
+
+    def trust(self) -> None:
+        """A probe gained: half a budget may be lost anew, whatever was lost before."""
+        self._own_us = min(self._own_us, self._limit_us - self.budget_us / 2)
+
+    @property
+    def _limit_us(self) -> float:
+        return max(self.budget_us, self.budget_share * self.elapsed_us)
+
+    @property
+    def allowance_us(self) -> float:
+        """What may still be lost now."""
+        return max(self._limit_us - self._debt_us, 0.0)
+
+    @property
+    def is_spent(self) -> bool:
+        """Its own speculation has cost too much."""
+        return self._own_us >= self._limit_us
+
+    @property
+    def is_harmed(self) -> bool:
+        """It has lost too much in all: others may cost it no more."""
+        return self._debt_us >= self._limit_us

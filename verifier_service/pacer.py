@@ -1,0 +1,221 @@
+"""The pacer of a verifier: the rule applied to the sequences of a step, and what a step teaches.
+
+Holds what sequences share: the fit of step time, priors of acceptance and arrival, and the plain
+probes that keep the time of plain decoding known. Pure but for that state; times in microseconds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from paceline.rounds import TokenSource
+from verifier_service.acceptance import Priors
+from verifier_service.arrival import Arrival
+from verifier_service.ledger import DEFAULT_BUDGET_SHARE, DEFAULT_BUDGET_US, Ledger
+from verifier_service.pacing import Mode, Pacing, RoundCost
+from verifier_service.rule import Hand, Plan, Prospect, Wait, best_wait, plan_rows
+from verifier_service.step_time import StepShape, StepTime
+
+# Longest wait for a draft, whatever the rule says: a step must never hang on a peer.
+MAX_WAIT_US = 150_000.0
+# A plain step is made when its time is known no better than this, and not more often than that.
+_PLAIN_ERROR = 0.03
+_STEPS_BETWEEN_PLAIN = 60
+# Drafters rest for some steps when their interference is known no better than this.
+_DRAFTING_ERROR = 0.06
+_STEPS_BETWEEN_QUIET = 300
+_FIRST_QUIET = 8
+_QUIET_STEPS = 4
+# A probe verifies so many draft tokens, as if each were so likely to stand.
+_PROBE_TOKENS, _PROBE_HOPE = 4, 0.6
+# Draft tokens less likely to be reached are not worth a drafter's time; some always are.
+_LEAST_SURVIVAL, _LEAST_CREDIT = 0.03, 2
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One sequence of a step, as pacing sees it.
+
+    limit: the longest block that it could verify. source: of the draft tokens at hand. expects: a
+    draft is under way that the step could still use; since_us: since the commit, or since the
+    tokens at hand came. fixed: a fixed draft length was asked for; pacing does not interfere.
+    """
+
+    pacing: Pacing
+    num_ready: int
+    limit: int
+    source: TokenSource | None = None
+    expects: bool = False
+    since_us: float = 0.0
+    fixed: bool = False
+    # Its drafter drafts for it: it may win back what the rows of others cost it.
+    is_drafting: bool = True
+
+    @property
+    def is_harmed(self) -> bool:
+        """It has lost its budget to others and can win nothing back."""
+        return self.pacing.ledger.is_harmed and not self.is_drafting
+
+
+@dataclass
+class Pacer:
+    """One per engine."""
+
+    budget_us: float = DEFAULT_BUDGET_US
+    budget_share: float = DEFAULT_BUDGET_SHARE
+    step_time: StepTime = field(default_factory=StepTime)
+    priors: Priors = field(default_factory=Priors)
+
+    def __post_init__(self) -> None:
+        self._arrival = Arrival()
+        self._since_plain = 0
+        self._since_quiet = _STEPS_BETWEEN_QUIET - _FIRST_QUIET
+        self._quiet_left = 0
+
+    def pacing(self, workload: str) -> Pacing:
+        """For a new sequence; it begins with what others have learned."""
+        return Pacing(
+            self.priors,
+            workload,
+            Ledger(self.budget_us, self.budget_share),
+            self._arrival.copy(),
+        )
+
+    @property
+    def is_quiet(self) -> bool:
+        """Drafters rest for a few steps, to see how fast plain decoding is without them."""
+        return self._quiet_left > 0
+
+    def credit(self, pacing: Pacing, limit: int, min_probability: float) -> int:
+        """How far the drafter may run ahead of the commit; 0: rest.
+
+        Up to twice the longest block, so that a block that stands as a whole leaves some for the
+        next; no further than draft tokens are likely to be verified.
+        """
+        if not pacing.drafts or self.is_quiet or limit <= 0:
+            return 0
+        if pacing.mode is Mode.PROBE:
+            return min(limit, _PROBE_TOKENS)
+        least = max(min_probability, _LEAST_SURVIVAL)
+        survival = pacing.acceptance.survival(2 * limit)
+        return max(sum(p > least for p in survival), min(limit, _LEAST_CREDIT))
+
+    def plan(self, views: Sequence[View], plain: StepShape, max_rows: int) -> Plan:
+        """How many of the draft tokens at hand each sequence is to verify."""
+        hands = [self._hand(view) for view in views]
+        plan = plan_rows(hands, plain, self.step_time, max_rows)
+        if self._wants_plain(plan, plain):
+            plan = Plan(
+                [0] * len(views), float(len(views)), plan.time_us, plan.min_probability, True
+            )
+        for index, view in enumerate(views):
+            if view.fixed:
+                plan.num_draft[index] = min(view.num_ready, view.limit)
+        return plan
+
+    def wait(self, views: Sequence[View], plain: StepShape, max_rows: int) -> Wait:
+        """Whether to wait before the step, how long at most, and for what."""
+        if not self.step_time.is_known or self.is_quiet:
+            return Wait(0.0, [])
+        expecting = [view for view in views if view.expects and view.pacing.may_wait]
+        if not expecting:
+            return Wait(0.0, [])
+        plain_us = self.step_time.predict(plain)
+        prospects = [self._prospect(view, plain_us) for view in views]
+        # The wait delays all: nobody may be made to lose more than is left to lose.
+        allowed_us = min(
+            view.pacing.ledger.allowance_us + plain_us * prospect.promise
+            for view, prospect in zip(views, prospects, strict=True)
+        )
+        allowed_us = min(allowed_us, MAX_WAIT_US)
+        wait = best_wait(prospects, plain, self.step_time, max_rows, allowed_us)
+        if wait.wait_us <= 0.0:
+            return wait
+        slack_us = max(view.pacing.arrival.slack_us for view in expecting)
+        return Wait(min(wait.wait_us + slack_us, allowed_us), wait.num_wanted)
+
+    def _hand(self, view: View) -> Hand:
+        pacing = view.pacing
+        count = 0 if view.fixed else pacing.usable(min(view.num_ready, view.limit))
+        if pacing.mode is not Mode.PROBE:
+            return Hand(pacing.acceptance.survival(count, view.source), view.is_harmed)
+        # A probe looks at what the estimate has given up on.
+        survival = pacing.acceptance.survival(min(count, _PROBE_TOKENS), view.source)
+        return Hand([max(p, _PROBE_HOPE**n) for n, p in enumerate(survival, 1)])
+
+    def _prospect(self, view: View, step_us: float) -> Prospect:
+        pacing = view.pacing
+        ready = pacing.usable(min(view.num_ready, view.limit))
+        arrivals = [0.0] * ready
+        in_step = 0
+        if pacing.may_wait:
+            for wanted in range(ready + 1, view.limit + 1 if view.expects else 0):
+                at_us = pacing.arrival.expected_us(ready, wanted, view.since_us)
+                if at_us > MAX_WAIT_US:
+                    break
+                arrivals.append(at_us)
+            in_step = pacing.arrival.num_within(step_us, view.limit)
+        return Prospect(
+            pacing.acceptance.survival(view.limit, view.source),
+            arrivals,
+            pacing.arrival.hit_rate,
+            # The first of them is the token that the step itself chooses.
+            max(in_step - 1, 0),
+            view.is_harmed,
+        )
+
+    def _wants_plain(self, plan: Plan, plain: StepShape) -> bool:
+        """Whether this step is to be plain although draft tokens are at hand."""
+        if self.is_quiet:
+            return True
+        if not any(plan.num_draft) or self._since_plain < _STEPS_BETWEEN_PLAIN:
+            return False
+        return self.step_time.relative_error(plain) > _PLAIN_ERROR
+
+    def measured(
+        self, shape: StepShape, plain: StepShape, time_us: float, *, prefill: bool
+    ) -> None:
+        """A step took so long; `plain`: its shape without draft tokens."""
+        if not prefill:
+            # A drafter may still be at work in the first quiet step.
+            if self._quiet_left != _QUIET_STEPS:
+                self.step_time.add(shape, time_us)
+            self._since_plain = 0 if shape.rows == plain.rows else self._since_plain + 1
+        self._quiet_left = max(self._quiet_left - 1, 0)
+        if not shape.drafting:
+            self._since_quiet = 0
+            return
+        self._since_quiet += 1
+        if (
+            self._since_quiet >= _STEPS_BETWEEN_QUIET
+            and self.step_time.drafting_error > _DRAFTING_ERROR
+        ):
+            self._quiet_left = _QUIET_STEPS
+            self._since_quiet = 0
+
+    def costs(
+        self, shape: StepShape, plain: StepShape, time_us: float
+    ) -> tuple[float, float, float]:
+        """(plain_us, rows_us, drafting_us): of plain decoding, and of what speculation added.
+
+        What was measured, kept near what the fit expects: a hiccup is not speculation's fault.
+        """
+        plain_us = self.step_time.predict(plain._replace(drafting=False))
+        drafting_us = self.step_time.drafting_us if shape.drafting else 0.0
+        if shape.rows == plain.rows:
+            return plain_us, 0.0, drafting_us
+        expected_us = max(
+            self.step_time.predict(shape) - self.step_time.predict(plain),
+            0.0,
+        )
+        extra_us = time_us - plain_us - drafting_us
+        rows_us = min(max(extra_us, 0.5 * expected_us), 2 * expected_us + 0.01 * plain_us)
+        return plain_us, rows_us, drafting_us
+
+    def learn(self, view: View, cost: RoundCost, now_us: float, min_probability: float) -> None:
+        """After a round of one sequence; what it learned of its drafter is kept for others."""
+        pacing = view.pacing
+        pacing.learn(cost)
+        prospect_us = pacing.prospect_us(view.limit, min_probability, cost.plain_us)
+        pacing.consider(now_us, prospect_us, self.step_time.drafting_us, cost.plain_us)
+        if pacing.arrival.is_known:
+            self._arrival = pacing.arrival.copy()
