@@ -11,8 +11,8 @@ INSTALLED := .venv/.installed
 PACKAGES := paceline drafter_service verifier_service gateway
 PROTOS := $(sort $(wildcard protos/paceline/v1/*.proto))
 
-.PHONY: help install demo test test-slow test-faults check bench-exact sim-pacing bench-pacing proto up \
-	down clean
+.PHONY: help install demo test test-slow test-faults check bench-exact bench-engine sim-pacing \
+	bench-pacing proto up down clean
 
 help: ## What there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -54,6 +54,9 @@ sim-pacing: install ## Pacing under a virtual clock: regret, never slower; a PNG
 
 bench-pacing: install ## Never slower, on real services against plain decoding; the last line is JSON
 	@$(BIN)/python benchmarks/pacing.py
+
+bench-engine: install ## The engine against transformers, batches, prefixes; the last line is JSON
+	@$(BIN)/python benchmarks/engine.py
 
 proto: install ## Generate paceline/v1 from protos/
 	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)

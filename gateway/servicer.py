@@ -106,7 +106,8 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
 
     async def WatchRounds(self, request: pb.WatchRoundsRequest, context: Context) -> None:
         async with refusals(context):
-            if not request.id and not self._tenant(context).is_operator:
+            tenant = self._tenant(context)
+            if not request.id and not tenant.is_operator:
                 raise Refusal(
                     grpc.StatusCode.PERMISSION_DENIED, "name a request: this key is no operator's"
                 )

@@ -61,6 +61,10 @@ class Status:
     kv_blocks_total: int
     num_steps: int
     totals: SpeculationTotals
+    step_us: int = 0
+    forward_us: int = 0
+    kv_blocks_reusable: int = 0
+    num_preemptions: int = 0
 
 
 @dataclass
@@ -73,6 +77,8 @@ class Engine:
     send_updates: Callable[[dict[int, list[Update]]], None]
     num_steps: int = 0
     num_preemptions: int = 0
+    step_us: float = 0.0
+    forward_us: float = 0.0
     totals: SpeculationTotals = field(default_factory=SpeculationTotals)
     tenants: Tenants = field(default_factory=Tenants)
 
@@ -163,6 +169,10 @@ class Engine:
             kv_blocks_total=self.model.store.blocks_total,
             num_steps=self.num_steps,
             totals=self.totals,
+            step_us=int(self.step_us),
+            forward_us=int(self.forward_us),
+            kv_blocks_reusable=self.model.store.blocks_reusable,
+            num_preemptions=self.num_preemptions,
         )
 
     def sequences_on(self, link: int) -> int:
@@ -333,9 +343,11 @@ class Engine:
         start_ns, start_unix_ns = time.monotonic_ns(), time.time_ns()
         rows = [turn.rows for turn in turns]
         logits = self.model.forward(rows)
+        self.forward_us += (time.monotonic_ns() - start_ns) / 1e3
         self._read_blocks()
         outcomes = self._play(turns, [segment.num_logits for segment in rows], logits)
         time_us = (time.monotonic_ns() - start_ns) / 1e3
+        self.step_us += time_us
         num_rows = sum(len(segment.token_ids) for segment in rows)
         self.num_steps += 1
         self._pacer.measured(step.shape, step.plain, time_us, prefill=step.has_prefill)

@@ -207,6 +207,10 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
             num_waiting=status.num_waiting,
             kv_blocks_used=status.kv_blocks_used,
             kv_blocks_total=status.kv_blocks_total,
+            step_us=status.step_us,
+            forward_us=status.forward_us,
+            kv_blocks_reusable=status.kv_blocks_reusable,
+            num_preemptions=status.num_preemptions,
             num_steps=status.num_steps,
             totals=totals_to_pb(status.totals),
             drafters=[

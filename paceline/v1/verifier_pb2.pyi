@@ -127,7 +127,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("num_running", "num_waiting", "kv_blocks_used", "kv_blocks_total", "num_steps", "drafters", "totals", "tenants")
+    __slots__ = ("num_running", "num_waiting", "kv_blocks_used", "kv_blocks_total", "num_steps", "drafters", "totals", "tenants", "step_us", "forward_us", "kv_blocks_reusable", "num_preemptions")
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     KV_BLOCKS_USED_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +136,10 @@ class GetStatusResponse(_message.Message):
     DRAFTERS_FIELD_NUMBER: _ClassVar[int]
     TOTALS_FIELD_NUMBER: _ClassVar[int]
     TENANTS_FIELD_NUMBER: _ClassVar[int]
+    STEP_US_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_US_FIELD_NUMBER: _ClassVar[int]
+    KV_BLOCKS_REUSABLE_FIELD_NUMBER: _ClassVar[int]
+    NUM_PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
     num_running: int
     num_waiting: int
     kv_blocks_used: int
@@ -144,7 +148,11 @@ class GetStatusResponse(_message.Message):
     drafters: _containers.RepeatedCompositeFieldContainer[DrafterStatus]
     totals: _tokens_pb2.SpeculationTotals
     tenants: _containers.RepeatedCompositeFieldContainer[TenantDrafting]
-    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., kv_blocks_used: _Optional[int] = ..., kv_blocks_total: _Optional[int] = ..., num_steps: _Optional[int] = ..., drafters: _Optional[_Iterable[_Union[DrafterStatus, _Mapping]]] = ..., totals: _Optional[_Union[_tokens_pb2.SpeculationTotals, _Mapping]] = ..., tenants: _Optional[_Iterable[_Union[TenantDrafting, _Mapping]]] = ...) -> None: ...
+    step_us: int
+    forward_us: int
+    kv_blocks_reusable: int
+    num_preemptions: int
+    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., kv_blocks_used: _Optional[int] = ..., kv_blocks_total: _Optional[int] = ..., num_steps: _Optional[int] = ..., drafters: _Optional[_Iterable[_Union[DrafterStatus, _Mapping]]] = ..., totals: _Optional[_Union[_tokens_pb2.SpeculationTotals, _Mapping]] = ..., tenants: _Optional[_Iterable[_Union[TenantDrafting, _Mapping]]] = ..., step_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., kv_blocks_reusable: _Optional[int] = ..., num_preemptions: _Optional[int] = ...) -> None: ...
 
 class TenantDrafting(_message.Message):
     __slots__ = ("tenant", "draft_us", "wait_us", "num_drafted", "num_accepted")
