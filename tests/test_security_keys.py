@@ -155,6 +155,9 @@ async def test_every_method_of_the_door_asks_for_the_key(file: Path):
                 "GetSession": stub.GetSession(pb.GetSessionRequest(), metadata=metadata),
                 "CloseSession": stub.CloseSession(pb.CloseSessionRequest(), metadata=metadata),
                 "WatchRounds": stub.WatchRounds(pb.WatchRoundsRequest(), metadata=metadata).read(),
+                "WatchRounds of one": stub.WatchRounds(
+                    pb.WatchRoundsRequest(id="a"), metadata=metadata
+                ).read(),
             }
 
         for metadata in ((), bearer(new_key()[0])):
@@ -168,6 +171,7 @@ async def test_every_method_of_the_door_asks_for_the_key(file: Path):
         "GetSession": grpc.StatusCode.NOT_FOUND,
         "CloseSession": grpc.StatusCode.NOT_FOUND,
         "WatchRounds": grpc.StatusCode.PERMISSION_DENIED,
+        "WatchRounds of one": grpc.StatusCode.NOT_FOUND,
     }
     # Of all these calls one was an answer, for the key's tenant.
     assert [opening.tenant for opening in fake.opens] == ["one"]

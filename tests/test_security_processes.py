@@ -24,6 +24,7 @@ from paceline.server import Refusal, open_channel
 from paceline.tls import TlsFiles
 from paceline.v1 import gateway_pb2 as pb
 from paceline.v1 import gateway_pb2_grpc, tokens_pb2, verifier_pb2, verifier_pb2_grpc
+from paceline.verifier_status import verifier_status
 
 CANARY = "canary7f3a"
 GREEDY = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
@@ -121,6 +122,16 @@ def test_the_whole_path_speaks_tls_and_drafts(secured: Secured):
 
     assert len(asyncio.run(answer()).token_ids) == 40
     assert asyncio.run(status_of(secured)).drafters[0].num_sequences == 0
+
+
+async def test_an_operator_looks_at_a_verifier(secured: Secured, monkeypatch: pytest.MonkeyPatch):
+    address = secured.addresses["verifier"]
+    assert await verifier_status(address) is None
+    operator = secured.certificates.role("operator")
+    for name, value in (("CA", operator.ca), ("CERT", operator.cert), ("KEY", operator.key)):
+        monkeypatch.setenv(f"PACELINE_{name}", value)
+    status = await verifier_status(address)
+    assert status and len(status.drafters) == 1
 
 
 async def test_a_drafter_may_call_neither_verifier_nor_gateway(secured: Secured):
