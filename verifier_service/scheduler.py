@@ -24,13 +24,18 @@ class Share:
     num_draft: int
 
 
-def share_rows(wants: Sequence[Want], *, step_rows: int, prefill_rows: int) -> list[Share]:
+def share_rows(
+    wants: Sequence[Want], *, step_rows: int, prefill_rows: int, busy_prefill_rows: int
+) -> list[Share]:
     """Divide a step's rows among sequences in order of arrival.
 
     A sequence with one pending token is decoding and always gets its row; others are in prefill
-    and get at most `prefill_rows`, at least one of them always moves on.
+    and get at most `prefill_rows` each, beside decoding ones `busy_prefill_rows` in all, so that a
+    long prompt does not hold up running streams. At least one of them always moves on.
     """
-    left = step_rows - sum(want.num_pending == 1 for want in wants)
+    num_decoding = sum(want.num_pending == 1 for want in wants)
+    left = step_rows - num_decoding
+    prefill_left = busy_prefill_rows if num_decoding else step_rows
     tokens = []
     prefilling = False
     for want in wants:
@@ -38,10 +43,11 @@ def share_rows(wants: Sequence[Want], *, step_rows: int, prefill_rows: int) -> l
             tokens.append(1)
             continue
         least = 0 if prefilling else min(want.num_pending, 16)
-        count = max(min(want.num_pending, prefill_rows, left), least)
+        count = max(min(want.num_pending, prefill_rows, prefill_left, left), least)
         prefilling = prefilling or count > 0
         tokens.append(count)
         left -= count
+        prefill_left = max(prefill_left - count, 0)
     shares = []
     for want, count in zip(wants, tokens, strict=True):
         num_draft = min(want.num_draft, max(left, 0)) if count == want.num_pending else 0

@@ -78,7 +78,11 @@ def take_turns(
 ) -> Step:
     """The sequences of the next step and the draft tokens each verifies."""
     ready = [sequence for sequence in running if not sequence.is_paused]
-    limits = {"step_rows": settings.step_rows, "prefill_rows": settings.prefill_rows}
+    limits = {
+        "step_rows": settings.step_rows,
+        "prefill_rows": settings.prefill_rows,
+        "busy_prefill_rows": settings.busy_prefill_rows,
+    }
     bare = share_rows([Want(sequence.num_pending, 0) for sequence in ready], **limits)
     plain = _plain_shape(ready, [share.num_tokens for share in bare], running)
     views = [_view(sequence, now_ns) for sequence in ready]
