@@ -15,7 +15,21 @@ class GatewaySettings(ServiceSettings):
 
     port: int = Field(7000, ge=0, le=65535, description="port to listen on; 0 picks a free one")
     verifier: list[str] = Field(
-        ["127.0.0.1:7002"], min_length=1, description="host:port of a verifier; may be repeated"
+        ["127.0.0.1:7002"],
+        min_length=1,
+        description="host:port of a verifier, or dns:name:port for all addresses of a name; may "
+        "be repeated",
+    )
+    failover_wait_s: float = Field(
+        30.0,
+        ge=0,
+        description="seconds that an answer whose verifier was lost waits for one to go on at",
+    )
+    stall_s: float = Field(
+        10.0,
+        gt=0,
+        description="seconds without a step after which a verifier with work is taken for stuck; "
+        "longer than its longest step",
     )
     session_ttl_s: float = Field(
         1800.0, gt=0, description="seconds that a session is kept after its last turn"

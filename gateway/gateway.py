@@ -8,6 +8,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from gateway.admission import Admission
 from gateway.answers import Answers
 from gateway.config import GatewaySettings
+from gateway.failover import Failover
 from gateway.rounds import RoundHub
 from gateway.servicer import GatewayServicer
 from gateway.sessions import Sessions
@@ -31,12 +32,17 @@ class Gateway:
             message_bytes=PUBLIC_MESSAGE_BYTES,
             with_reflection=settings.reflection,
         )
-        self.verifiers = Verifiers(settings.verifier)
+        self.verifiers = Verifiers(settings.verifier, stall_s=settings.stall_s)
         self._hub = RoundHub()
         self._admission = Admission(settings.max_requests)
         traces = Traces(provider, every_round=settings.trace_rounds == "all")
         servicer = GatewayServicer(
-            Answers(self.verifiers, traces, self._hub),
+            Answers(
+                self.verifiers,
+                Failover(self.verifiers, settings.failover_wait_s),
+                traces,
+                self._hub,
+            ),
             Sessions(settings.session_ttl_s, settings.max_sessions, time.monotonic),
             self.verifiers,
             self._hub,

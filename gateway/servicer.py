@@ -125,7 +125,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             session.defaults = defaults_from_pb(opening, session.defaults)
             return session
         defaults = defaults_from_pb(opening, Defaults())
-        _, model, _ = self._verifiers.place("")
+        model, _ = self._verifiers.serving("")
         return self._sessions.create(model.name, opening.system, defaults)
 
     async def _turn(self, turn: pb.Turn, session_id: str, context: Context) -> None:

@@ -1,0 +1,121 @@
+"""One unbroken stream of tokens over verifiers that come and go. Knows no messages and no text.
+
+A verifier decides tokens as a pure function of prompt, parameters, seed and position, so opening
+elsewhere with the tokens so far gives the same continuation. What a lost verifier still sends is
+never read: one stream is one attachment, and it is cancelled before the next one opens.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+
+import grpc
+
+from gateway.sequences import Cause, Final, Lost, Open, Seam, ServedModel, Tokens
+from gateway.verifier import Verifier
+from gateway.verifiers import Verifiers, none_ready
+from paceline.server import Refusal
+
+log = logging.getLogger(__name__)
+
+# Verifiers that may go down with a request before it is taken for the cause.
+MAX_STRIKES = 2
+# How long a verifier that lost a sequence, and is by all accounts still the same process, is left
+# alone while nobody else takes it.
+AVOID_S = 1.0
+
+
+class Failover:
+    """Opens sequences, and opens them again elsewhere."""
+
+    def __init__(self, verifiers: Verifiers, wait_s: float) -> None:
+        """`wait_s`: how long an answer waits for a verifier to go on at."""
+        self._verifiers = verifiers
+        self._wait_s = wait_s
+
+    async def generate(
+        self, opening: Open, model: ServedModel, key: str
+    ) -> AsyncGenerator[Tokens | Seam | Final, None]:
+        """As `Verifier.generate`, with a `Seam` where the answer went on elsewhere.
+
+        Raises UNAVAILABLE when nobody takes it (in time), ABORTED when two verifiers went down
+        with it, and any other refusal of a verifier as it is.
+        """
+        opened_at = time.monotonic()
+        token_ids = list(opening.generated_token_ids)
+        num_rounds = opening.num_rounds
+        num_strikes = 0
+        full: set[tuple[str, int]] = set()
+        verifier = self._verifiers.place(model, key)
+        if verifier is None:
+            raise none_ready()
+        while True:
+            place = (verifier.address, verifier.incarnation)
+            again = replace(
+                opening,
+                generated_token_ids=tuple(token_ids),
+                num_rounds=num_rounds,
+                timeout_ms=_left_ms(opening.timeout_ms, opened_at),
+            )
+            try:
+                async with contextlib.aclosing(verifier.generate(again)) as items:
+                    async for item in items:
+                        if isinstance(item, Tokens):
+                            token_ids += item.token_ids
+                            num_rounds = item.round.round if item.round else num_rounds
+                        yield item
+                return
+            except Lost as lost:
+                log.warning(
+                    "verifier %s: %s after %d tokens", verifier.address, lost.cause, len(token_ids)
+                )
+                num_strikes += lost.cause is not Cause.DRAINED
+                if num_strikes >= MAX_STRIKES:
+                    raise Refusal(
+                        grpc.StatusCode.ABORTED,
+                        f"{MAX_STRIKES} verifiers went down with this request; it is not tried "
+                        "again",
+                    ) from lost
+                verifier = await self._next(model, key, place, lost)
+                cause = lost.cause
+            except Refusal as refusal:
+                # Its queue is full; another's may not be.
+                if refusal.code is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    raise
+                full.add(place)
+                other = self._verifiers.place(model, key, full)
+                if other is None:
+                    raise
+                verifier = other
+                continue
+            yield Seam(len(token_ids), cause)
+
+    async def _next(
+        self, model: ServedModel, key: str, lost_place: tuple[str, int], lost: Lost
+    ) -> Verifier:
+        """A verifier to go on at: another one or another process, in the end also the same."""
+        started = time.monotonic()
+        while True:
+            waited_s = time.monotonic() - started
+            avoid = {lost_place} if waited_s < AVOID_S else set()
+            verifier = self._verifiers.place(model, key, avoid)
+            if verifier is not None:
+                return verifier
+            if waited_s >= self._wait_s:
+                raise lost
+            # A breaker closes without a word.
+            await self._verifiers.wait_change(min(0.1, self._wait_s - waited_s))
+            await asyncio.sleep(0)
+
+
+def _left_ms(timeout_ms: int, opened_at: float) -> int:
+    """What is left of a sequence's time; 0 when it has no limit."""
+    if not timeout_ms:
+        return 0
+    left_ms = timeout_ms - int((time.monotonic() - opened_at) * 1000)
+    if left_ms < 1:
+        raise Refusal(grpc.StatusCode.DEADLINE_EXCEEDED, "timeout_ms ran out")
+    return left_ms
