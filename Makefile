@@ -11,7 +11,7 @@ INSTALLED := .venv/.installed
 PACKAGES := paceline drafter_service verifier_service gateway
 PROTOS := $(sort $(wildcard protos/paceline/v1/*.proto))
 
-.PHONY: help install demo test test-slow check bench-exact proto up down clean
+.PHONY: help install demo test test-slow test-faults check bench-exact proto up down clean
 
 help: ## What there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -34,7 +34,10 @@ test: install ## The default test suite: CPU, no network
 	$(BIN)/python -m pytest
 
 test-slow: install ## What takes longer than the default suite allows
-	$(BIN)/python -m pytest -m 'slow and not gpu'
+	$(BIN)/python -m pytest -m 'slow and not gpu and not faults'
+
+test-faults: install ## Kill, freeze and restart real processes; count lost and repeated tokens
+	$(BIN)/python -m pytest -m faults -s
 
 check: install ## Format, lint, types, generated code, import rules
 	$(BIN)/ruff format --check .

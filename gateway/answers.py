@@ -218,8 +218,9 @@ class Answers:
 
 
 async def _nothing() -> AsyncGenerator[Tokens | Seam | Final, None]:
-    for nothing in ():
-        yield nothing
+    nothing: Sequence[Tokens] = ()
+    for tokens in nothing:
+        yield tokens
 
 
 def prompt_ids(

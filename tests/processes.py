@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 
@@ -55,6 +56,21 @@ class Process:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+
+    def freeze(self) -> None:
+        """SIGSTOP; returns once the kernel says that it is stopped."""
+        self.process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: self._status("State").startswith("T"), what="the process stops")
+
+    def thaw(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def rss_bytes(self) -> int:
+        return int(self._status("VmRSS").split()[0]) * 1024
+
+    def _status(self, field: str) -> str:
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith(field))
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)

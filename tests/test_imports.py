@@ -29,6 +29,7 @@ ALLOWED_INSIDE_FUNCTIONS = {
 HOLDS_MESSAGES = {
     "paceline/client.py",
     "paceline/client_codec.py",
+    "paceline/conversation.py",
     "paceline/codec.py",
     "drafter_service/servicer.py",
     "gateway/codec.py",
