@@ -35,7 +35,17 @@ class GatewaySettings(ServiceSettings):
         1800.0, gt=0, description="seconds that a session is kept after its last turn"
     )
     max_sessions: int = Field(
-        1024, ge=1, description="sessions kept; the one unused for longest makes room"
+        1024, ge=1, description="sessions kept in memory; the one unused for longest makes room"
+    )
+    session_store: str = Field(
+        "memory",
+        pattern="^(memory|rediss?://.+|unix://.+)$",
+        description="memory, or redis://host:port/0 for sessions that several gateways share",
+    )
+    history: Literal["drop-oldest", "refuse"] = Field(
+        "drop-oldest",
+        description="a conversation longer than the context: leave out its oldest turns (the "
+        "system message and the question stay), or refuse the turn",
     )
     max_requests: int = Field(
         256, ge=1, description="answers at the same time; more are told to retry"

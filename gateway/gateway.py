@@ -9,6 +9,8 @@ from gateway.admission import Admission
 from gateway.answers import Answers
 from gateway.config import GatewaySettings
 from gateway.failover import Failover
+from gateway.memory_sessions import MemorySessions
+from gateway.redis_sessions import RedisSessions
 from gateway.rounds import RoundHub
 from gateway.servicer import GatewayServicer
 from gateway.sessions import Sessions
@@ -35,6 +37,7 @@ class Gateway:
         self.verifiers = Verifiers(settings.verifier, stall_s=settings.stall_s)
         self._hub = RoundHub()
         self._admission = Admission(settings.max_requests)
+        self._sessions = _sessions(settings)
         traces = Traces(provider, every_round=settings.trace_rounds == "all")
         servicer = GatewayServicer(
             Answers(
@@ -43,10 +46,11 @@ class Gateway:
                 traces,
                 self._hub,
             ),
-            Sessions(settings.session_ttl_s, settings.max_sessions, time.monotonic),
+            self._sessions,
             self.verifiers,
             self._hub,
             self._admission,
+            drop_old_turns=settings.history == "drop-oldest",
         )
         gateway_pb2_grpc.add_GatewayServiceServicer_to_server(  # type: ignore[no-untyped-call]
             servicer, self.service.server
@@ -76,6 +80,7 @@ class Gateway:
         if self._following:
             self._following.cancel()
         await self.verifiers.close()
+        await self._sessions.disconnect()
 
     async def _follow_verifiers(self) -> None:
         """Serves, by health's word, while a verifier is ready."""
@@ -84,3 +89,9 @@ class Gateway:
             await self.service.set_serving()
             await self.verifiers.wait_lost()
             await self.service.set_serving(False)
+
+
+def _sessions(settings: GatewaySettings) -> Sessions:
+    if settings.session_store == "memory":
+        return MemorySessions(settings.session_ttl_s, settings.max_sessions, time.monotonic)
+    return RedisSessions(settings.session_store, settings.session_ttl_s, time.monotonic)

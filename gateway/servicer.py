@@ -20,7 +20,7 @@ from gateway.codec import (
     turn_from_pb,
 )
 from gateway.rounds import RoundHub
-from gateway.sessions import Defaults, Session, Sessions, add_turn
+from gateway.sessions import Defaults, Session, Sessions, add_turn, refuse_if_full
 from gateway.validation import opening_violations, request_violations, turn_violations
 from gateway.verifiers import Verifiers
 from paceline import telemetry
@@ -45,12 +45,16 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         verifiers: Verifiers,
         hub: RoundHub,
         admission: Admission,
+        *,
+        drop_old_turns: bool,
     ) -> None:
+        """`drop_old_turns`: else a turn that no longer fits with its history is refused."""
         self._answers = answers
         self._sessions = sessions
         self._verifiers = verifiers
         self._hub = hub
         self._admission = admission
+        self._drop_old_turns = drop_old_turns
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
         async with refusals(context):
@@ -68,7 +72,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             first = await self._next(context, FIRST_MESSAGE_S)
             if first is None:
                 return
-            session = self._open(first)
+            session = await self._open(first)
             await context.write(pb.ChatResponse(session=self._session_to_pb(session)))
             while (message := await self._next(context)) is not None:
                 match message.WhichOneof("request"):
@@ -85,14 +89,14 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         self, request: pb.GetSessionRequest, context: Context
     ) -> pb.GetSessionResponse:
         async with refusals(context):
-            session = self._sessions.get(request.session_id)
+            session = await self._sessions.get(request.session_id)
             return pb.GetSessionResponse(session=self._session_to_pb(session))
 
     async def CloseSession(
         self, request: pb.CloseSessionRequest, context: Context
     ) -> pb.CloseSessionResponse:
         async with refusals(context):
-            self._sessions.close(request.session_id)
+            await self._sessions.close(request.session_id)
             return pb.CloseSessionResponse()
 
     async def ListModels(
@@ -113,7 +117,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             if not request.id:
                 raise draining_refusal()
 
-    def _open(self, message: pb.ChatRequest) -> Session:
+    async def _open(self, message: pb.ChatRequest) -> Session:
         if message.WhichOneof("request") != "open":
             raise FieldError("open", "must be the first message")
         opening = message.open
@@ -121,30 +125,39 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             opening_violations(opening.session_id, opening.system, opening.stop, opening.workload)
         )
         if opening.session_id:
-            session = self._sessions.resume(opening.session_id)
-            session.defaults = defaults_from_pb(opening, session.defaults)
-            return session
+            known = await self._sessions.get(opening.session_id)
+            return await self._sessions.resume(known.id, defaults_from_pb(opening, known.defaults))
         defaults = defaults_from_pb(opening, Defaults())
         model, _ = self._verifiers.serving("")
-        return self._sessions.create(model.name, opening.system, defaults)
+        return await self._sessions.create(model.name, opening.system, defaults)
 
     async def _turn(self, turn: pb.Turn, session_id: str, context: Context) -> None:
         arrival = _arrival(context)
         _refuse(turn_violations(turn.content, turn.request_id))
-        with self._admission.place(), self._sessions.turn(session_id) as session:
-            wanted = turn_from_pb(turn, session)
-            texts: list[str] = []
-            events = self._answers.stream(
-                wanted, arrival, session_id=session_id, drop_old_turns=True
-            )
-            async with contextlib.aclosing(events):
-                async for event in events:
-                    if isinstance(event, Delta):
-                        texts.append(event.text)
-                    elif isinstance(event, Finished):
-                        num_tokens = event.num_prompt_tokens + event.num_completion_tokens
-                        add_turn(session, turn.content, "".join(texts), num_tokens)
-                    await context.write(pb.ChatResponse(**event_to_pb(event)))
+        with self._admission.place():
+            async with self._sessions.turn(session_id) as session:
+                await self._answer_turn(turn, session, arrival, context)
+
+    async def _answer_turn(
+        self, turn: pb.Turn, session: Session, arrival: Arrival, context: Context
+    ) -> None:
+        if not self._drop_old_turns:
+            refuse_if_full(session, turn.content)
+        wanted = turn_from_pb(turn, session)
+        texts: list[str] = []
+        events = self._answers.stream(
+            wanted, arrival, session_id=session.id, drop_old_turns=self._drop_old_turns
+        )
+        async with contextlib.aclosing(events):
+            async for event in events:
+                if isinstance(event, Delta):
+                    texts.append(event.text)
+                elif isinstance(event, Finished):
+                    num_tokens = event.num_prompt_tokens + event.num_completion_tokens
+                    add_turn(session, turn.content, "".join(texts), num_tokens)
+                    # Before the client is told: what it is told of is kept.
+                    await self._sessions.save(session)
+                await context.write(pb.ChatResponse(**event_to_pb(event)))
 
     async def _next(self, context: Context, timeout_s: float | None = None) -> Any:
         """The client's next message; None when it has closed its side or is gone.

@@ -6,6 +6,7 @@ undisturbed run. Every fault is verified to have taken effect.
 
 import asyncio
 import contextlib
+import itertools
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -165,7 +166,7 @@ async def test_kill_9_of_the_verifier_at_random_moments(fleet: Fleet):
             got, finished = await ask(client, one, kill)
             assert killed and finished.num_failovers == 1, "the fault did not take effect"
             identical += got == ids
-            stalls_s.append(max(b - a for a, b in zip(times, times[1:], strict=False)))
+            stalls_s.append(max(b - a for a, b in itertools.pairwise(times)))
             fleet.start(killed[0])
             await wait_ready(fleet)
     print(
@@ -207,7 +208,7 @@ async def test_sigstop_of_the_verifier_is_noticed_and_what_it_says_later_is_fenc
                 times[-1] = time.monotonic()
 
         got, finished = await ask(client, wanted, freeze)
-        stall_s = max(b - a for a, b in zip(times, times[1:], strict=False))
+        stall_s = max(b - a for a, b in itertools.pairwise(times))
         assert frozen and finished.num_failovers == 1, "the fault did not take effect"
         assert got == expected
         fleet.processes[frozen[0]].thaw()
@@ -234,7 +235,7 @@ async def test_kill_9_of_the_gateway(fleet: Fleet):
 
         got, finished = await ask(client, wanted, kill)
         assert client.address == addresses[1]
-    stall_s = max(b - a for a, b in zip(times, times[1:], strict=False))
+    stall_s = max(b - a for a, b in itertools.pairwise(times))
     print(f"\nkill -9 of the gateway: resumed at another in {stall_s:.2f} s, identical")
     assert finished.num_failovers == 1
     assert got == expected
