@@ -47,7 +47,7 @@ class Failover:
         opened_at = time.monotonic()
         token_ids = list(opening.generated_token_ids)
         num_rounds = opening.num_rounds
-        num_strikes = 0
+        strikes: list[tuple[Cause, Verifier]] = []
         full: set[tuple[str, int]] = set()
         verifier = self._verifiers.place(model, key)
         if verifier is None:
@@ -72,8 +72,11 @@ class Failover:
                 log.warning(
                     "verifier %s: %s after %d tokens", verifier.address, lost.cause, len(token_ids)
                 )
-                num_strikes += lost.cause is not Cause.DRAINED
-                if num_strikes >= MAX_STRIKES:
+                # One that was only slow to answer, and is back, was not brought down.
+                strikes = [(c, v) for c, v in strikes if c is Cause.DIED or not v.is_ready]
+                if lost.cause is not Cause.DRAINED:
+                    strikes.append((lost.cause, verifier))
+                if len(strikes) >= MAX_STRIKES:
                     raise Refusal(
                         grpc.StatusCode.ABORTED,
                         f"{MAX_STRIKES} verifiers went down with this request; it is not tried "

@@ -17,6 +17,8 @@ import grpc
 from paceline.v1 import verifier_pb2, verifier_pb2_grpc
 
 START_TIMEOUT_S = 120
+# The package under test, and beside it the services that exist for tests alone.
+_PATH = os.pathsep.join((str(Path(__file__).parents[1]), str(Path(__file__).parent)))
 
 
 def free_port() -> int:
@@ -36,7 +38,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=os.environ | (env or {}),
+            env=os.environ | {"PYTHONPATH": _PATH} | (env or {}),
         )
         threading.Thread(target=self._read, daemon=True).start()
 
