@@ -25,6 +25,8 @@ from paceline.v1 import gateway_pb2, gateway_pb2_grpc
 
 # Refusals that another gateway, or the same one in a moment, need not make.
 RETRIABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
+# So that a frozen gateway is noticed in less than 3 s.
+KEEPALIVE_S = 1.6
 FIRST_PAUSE_S = 0.05
 LAST_PAUSE_S = 0.5
 
@@ -38,7 +40,8 @@ class GatewayClient:
         """An answer that was cut is tried again for `resume_s` seconds, at each in turn."""
         self._resume_s = resume_s
         self._channels = {
-            address: open_channel(address, PUBLIC_MESSAGE_BYTES) for address in addresses
+            address: open_channel(address, PUBLIC_MESSAGE_BYTES, KEEPALIVE_S)
+            for address in addresses
         }
         # Generated stubs carry no types.
         self._stubs: dict[str, Any] = {

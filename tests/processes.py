@@ -62,7 +62,11 @@ class Process:
     def freeze(self) -> None:
         """SIGSTOP; returns once the kernel says that it is stopped."""
         self.process.send_signal(signal.SIGSTOP)
-        wait_until(lambda: self._status("State").startswith("T"), what="the process stops")
+        wait_until(lambda: self.is_frozen, what="the process stops")
+
+    @property
+    def is_frozen(self) -> bool:
+        return self._status("State").startswith("T")
 
     def thaw(self) -> None:
         self.process.send_signal(signal.SIGCONT)

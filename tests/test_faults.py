@@ -243,6 +243,31 @@ async def test_kill_9_of_the_gateway(fleet: Fleet):
     await asyncio.to_thread(wait_until, lambda: fleet.num_live() == 0, 10.0, "no live sequence")
 
 
+async def test_sigstop_of_the_gateway_is_noticed_by_the_client(fleet: Fleet):
+    wanted = request(250)
+    addresses = [fleet.address(name) for name in fleet.gateways]
+    gateway = fleet.processes["gateway0"]
+    async with GatewayClient(*addresses) as client:
+        (expected,) = await undisturbed(client, [wanted])
+        times: list[float] = []
+
+        def freeze(num_tokens: int) -> None:
+            times.append(time.monotonic())
+            if num_tokens >= 50 and not gateway.is_frozen:
+                gateway.freeze()
+                times[-1] = time.monotonic()
+
+        got, finished = await ask(client, wanted, freeze)
+        assert client.address == addresses[1], "the fault did not take effect"
+    gateway.thaw()
+    stall_s = max(b - a for a, b in itertools.pairwise(times))
+    print(f"\nSIGSTOP of the gateway: resumed at another in {stall_s:.2f} s, identical")
+    assert finished.num_failovers == 1
+    assert got == expected
+    assert stall_s <= 3.0
+    await asyncio.to_thread(wait_until, lambda: fleet.num_live() == 0, 10.0, "no live sequence")
+
+
 @contextlib.asynccontextmanager
 async def load(
     client: GatewayClient, wanted: list[Request], expected: list[list[int]], num_callers: int
