@@ -5,7 +5,6 @@ elsewhere with the tokens so far gives the same continuation. What a lost verifi
 never read: one stream is one attachment, and it is cancelled before the next one opens.
 """
 
-import asyncio
 import contextlib
 import logging
 import time
@@ -23,9 +22,10 @@ log = logging.getLogger(__name__)
 
 # Verifiers that may go down with a request before it is taken for the cause.
 MAX_STRIKES = 2
-# How long a verifier that lost a sequence, and is by all accounts still the same process, is left
+# How long a verifier that failed a sequence, and is by all accounts still the same process, is left
 # alone while nobody else takes it.
 AVOID_S = 1.0
+POLL_S = 0.1
 
 
 class Failover:
@@ -48,7 +48,7 @@ class Failover:
         token_ids = list(opening.generated_token_ids)
         num_rounds = opening.num_rounds
         strikes: list[tuple[Cause, Verifier]] = []
-        full: set[tuple[str, int]] = set()
+        search = _Search(self._verifiers, model, key, self._wait_s)
         verifier = self._verifiers.place(model, key)
         if verifier is None:
             raise none_ready()
@@ -66,52 +66,71 @@ class Failover:
                         if isinstance(item, Tokens):
                             token_ids += item.token_ids
                             num_rounds = item.round.round if item.round else num_rounds
+                            search.succeeded()
                         yield item
                 return
             except Lost as lost:
+                cause = lost.cause
                 log.warning(
-                    "verifier %s: %s after %d tokens", verifier.address, lost.cause, len(token_ids)
+                    "verifier %s: %s after %d tokens", place[0], cause.value, len(token_ids)
                 )
                 # One that was only slow to answer, and is back, was not brought down.
                 strikes = [(c, v) for c, v in strikes if c is Cause.DIED or not v.is_ready]
-                if lost.cause is not Cause.DRAINED:
-                    strikes.append((lost.cause, verifier))
+                if cause is not Cause.DRAINED:
+                    strikes.append((cause, verifier))
                 if len(strikes) >= MAX_STRIKES:
                     raise Refusal(
                         grpc.StatusCode.ABORTED,
                         f"{MAX_STRIKES} verifiers went down with this request; it is not tried "
                         "again",
                     ) from lost
-                verifier = await self._next(model, key, place, lost)
-                cause = lost.cause
+                verifier = await search.next(place, lost)
             except Refusal as refusal:
-                # Its queue is full; another's may not be.
                 if refusal.code is not grpc.StatusCode.RESOURCE_EXHAUSTED:
                     raise
-                full.add(place)
-                other = self._verifiers.place(model, key, full)
-                if other is None:
-                    raise
-                verifier = other
+                # Its queue is full; another's may not be. An answer under way waits for a place.
+                has_begun = num_rounds > opening.num_rounds or bool(strikes)
+                verifier = await search.next(place, refusal, may_wait=has_begun)
                 continue
             yield Seam(len(token_ids), cause)
 
-    async def _next(
-        self, model: ServedModel, key: str, lost_place: tuple[str, int], lost: Lost
+
+class _Search:
+    """The search for a verifier to go on at, from the first that failed to the next tokens."""
+
+    def __init__(self, verifiers: Verifiers, model: ServedModel, key: str, wait_s: float) -> None:
+        self._verifiers = verifiers
+        self._model, self._key = model, key
+        self._wait_s = wait_s
+        self.succeeded()
+
+    def succeeded(self) -> None:
+        """Tokens came: the next failure begins a new search."""
+        self._began_at: float | None = None
+        self._avoid: dict[tuple[str, int], float] = {}
+
+    async def next(
+        self, failed: tuple[str, int], error: Refusal, *, may_wait: bool = True
     ) -> Verifier:
-        """A verifier to go on at: another one or another process, in the end also the same."""
-        started = time.monotonic()
+        """Another verifier, another process, or in the end a failed one again.
+
+        Raises `error` when nobody takes the sequence in time, or at once if it may not wait.
+        """
+        now = time.monotonic()
+        if self._began_at is None:
+            self._began_at = now
+        self._avoid[failed] = now + AVOID_S
         while True:
-            waited_s = time.monotonic() - started
-            avoid = {lost_place} if waited_s < AVOID_S else set()
-            verifier = self._verifiers.place(model, key, avoid)
+            now = time.monotonic()
+            avoid = {place for place, until in self._avoid.items() if now < until}
+            verifier = self._verifiers.place(self._model, self._key, avoid)
             if verifier is not None:
                 return verifier
-            if waited_s >= self._wait_s:
-                raise lost
-            # A breaker closes without a word.
-            await self._verifiers.wait_change(min(0.1, self._wait_s - waited_s))
-            await asyncio.sleep(0)
+            left_s = self._began_at + self._wait_s - now
+            if left_s <= 0 or not may_wait:
+                raise error
+            # A breaker closes, and a queue empties, without a word.
+            await self._verifiers.wait_change(min(POLL_S, left_s))
 
 
 def _left_ms(timeout_ms: int, opened_at: float) -> int:

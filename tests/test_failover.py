@@ -175,6 +175,17 @@ async def test_a_full_queue_sends_the_request_to_another_verifier():
         assert (await refusal_of(stub)).code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+async def test_an_answer_under_way_waits_for_a_place_where_all_queues_are_full():
+    async with two(failover_wait_s=DEADLINE_S) as (_, stub, fakes):
+        fakes[0].dies_before = 3
+        fakes[1].refusal = Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "64 requests are waiting")
+        answer = asyncio.create_task(whole(stub))
+        await eventually(lambda: len(fakes[1].opens) >= 1)
+        fakes[1].refusal = None
+        fakes[0].dies_before = None
+        assert_unbroken(await answer, num_failovers=1)
+
+
 async def test_an_answer_never_goes_on_with_another_model():
     async with two() as (gateway, stub, fakes):
         fakes[0].dies_before = 3
