@@ -22,6 +22,7 @@ NUM_STREAMS = 300
 NUM_CANCELS = 5000
 AT_ONCE = 50
 MAX_BYTES_PER_STREAM = 60_000
+MAX_BYTES_PER_CANCEL = 2000
 PROMPT = "load"
 
 
@@ -141,4 +142,5 @@ async def test_5000_cancels_at_random_phases_leave_nothing_behind():
     slope = (sizes[-1] - sizes[0]) / (NUM_CANCELS * 4 / 5)
     print(f"\n{NUM_CANCELS} cancels: 0 live sequences, gateway memory {slope:.0f} B per cancel")
     assert isinstance(whole[-1], Finished)
-    assert slope <= 50
+    # grpc.aio itself loses 130 to 900 B (docs/log.md); an answer that is kept would be 10,000.
+    assert slope <= MAX_BYTES_PER_CANCEL
