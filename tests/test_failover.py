@@ -98,7 +98,8 @@ async def test_a_request_that_brought_down_two_verifiers_is_not_tried_again():
         assert [len(fake.opens) for fake in fakes] == [1, 1]
 
 
-async def test_two_verifiers_that_drain_are_nobodys_fault():
+async def test_two_verifiers_that_drain_are_nobodys_fault(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gateway.failover.AVOID_S", 0.05)
     async with two(failover_wait_s=5.0) as (_, stub, fakes):
         fakes[0].refusal = Refusal(grpc.StatusCode.UNAVAILABLE, "draining")
         fakes[1].refusal = Refusal(grpc.StatusCode.UNAVAILABLE, "draining")
@@ -160,7 +161,7 @@ async def test_a_frozen_verifier_is_noticed_and_what_it_says_later_is_not_read()
 
 
 async def test_a_verifier_that_answers_but_takes_no_step_is_left():
-    async with two(stall_s=0.5) as (gateway, stub, fakes):
+    async with two(stall_s=0.3) as (gateway, stub, fakes):
         fakes[0].pause_before = 4
         fakes[0].is_stuck = True
         assert_unbroken(await whole(stub), num_failovers=1)
@@ -175,7 +176,10 @@ async def test_a_full_queue_sends_the_request_to_another_verifier():
         assert (await refusal_of(stub)).code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-async def test_an_answer_under_way_waits_for_a_place_where_all_queues_are_full():
+async def test_an_answer_under_way_waits_for_a_place_where_all_queues_are_full(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("gateway.failover.AVOID_S", 0.05)
     async with two(failover_wait_s=DEADLINE_S) as (_, stub, fakes):
         fakes[0].dies_before = 3
         fakes[1].refusal = Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "64 requests are waiting")

@@ -25,7 +25,8 @@ from paceline.v1 import verifier_pb2, verifier_pb2_grpc
 pytestmark = pytest.mark.faults
 
 NUM_KILLS = 10
-NUM_TOKENS = 160
+# Long enough that a verifier is still at it when the client has read the half.
+NUM_TOKENS = 400
 ANSWER_S = 60.0
 
 
@@ -146,6 +147,24 @@ async def undisturbed(client: GatewayClient, wanted: list[Request]) -> list[list
     return [(await ask(client, one))[0] for one in wanted]
 
 
+class Killer:
+    """Kills the verifier of an answer once the client has read `kill_at` of its tokens."""
+
+    def __init__(self, fleet: Fleet, kill_at: int) -> None:
+        self._fleet = fleet
+        self._kill_at = kill_at
+        self.victim: str | None = None
+        self._is_done = False
+        self.times: list[float] = []
+
+    def see(self, num_tokens: int) -> None:
+        self.victim = self.victim or self._fleet.busy_verifier()
+        if num_tokens >= self._kill_at and self.victim and not self._is_done:
+            self._fleet.processes[self.victim].kill()
+            self._is_done = True
+        self.times.append(time.monotonic())
+
+
 async def test_kill_9_of_the_verifier_at_random_moments(fleet: Fleet):
     chance = random.Random(7)
     wanted = [request(number) for number in range(NUM_KILLS)]
@@ -153,21 +172,12 @@ async def test_kill_9_of_the_verifier_at_random_moments(fleet: Fleet):
         expected = await undisturbed(client, wanted)
         identical, stalls_s = 0, []
         for one, ids in zip(wanted, expected, strict=True):
-            kill_at = chance.randrange(1, NUM_TOKENS - 20)
-            killed: list[str] = []
-            times: list[float] = []
-
-            def kill(num_tokens: int, at: int = kill_at, killed: list[str] = killed) -> None:
-                times.append(time.monotonic())  # noqa: B023 -- used within this turn of the loop
-                if num_tokens >= at and not killed and (name := fleet.busy_verifier()):
-                    fleet.processes[name].kill()
-                    killed.append(name)
-
-            got, finished = await ask(client, one, kill)
-            assert killed and finished.num_failovers == 1, "the fault did not take effect"
+            killer = Killer(fleet, kill_at=chance.randrange(1, NUM_TOKENS // 2))
+            got, finished = await ask(client, one, killer.see)
+            assert killer.victim and finished.num_failovers == 1, "the fault did not take effect"
             identical += got == ids
-            stalls_s.append(max(b - a for a, b in itertools.pairwise(times)))
-            fleet.start(killed[0])
+            stalls_s.append(max(b - a for a, b in itertools.pairwise(killer.times)))
+            fleet.start(killer.victim)
             await wait_ready(fleet)
     print(
         f"\nkill -9 of the verifier: {NUM_KILLS} answers, 0 client errors, "
