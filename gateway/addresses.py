@@ -18,6 +18,14 @@ RESOLVE_S = 5.0
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 
+def split(entry: str) -> tuple[str, int]:
+    """(host or name, port). Raises ValueError for what is neither host:port nor dns:name:port."""
+    host, _, port = entry.removeprefix(DNS_PREFIX).rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{entry} is neither host:port nor dns:name:port")
+    return host, int(port)
+
+
 async def resolve(host: str, port: int) -> list[str]:
     """Every address of the name. Raises OSError when it cannot be resolved."""
     loop = asyncio.get_running_loop()
@@ -30,14 +38,11 @@ class Addresses:
     """The addresses of the entries, by the last answer that each name gave."""
 
     def __init__(self, entries: Sequence[str], resolve: Resolve) -> None:
-        """Raises ValueError for an entry that is no address."""
+        """`entries` as `split` takes them."""
         self._resolve = resolve
         self._found: dict[str, list[str]] = {}
         for entry in entries:
             self._found[entry] = [] if entry.startswith(DNS_PREFIX) else [entry]
-            _, _, port = entry.rpartition(":")
-            if not port.isdigit():
-                raise ValueError(f"verifier {entry}: not host:port, nor dns:name:port")
 
     @property
     def change(self) -> bool:
@@ -53,8 +58,7 @@ class Addresses:
         for entry in self._found:
             if not entry.startswith(DNS_PREFIX):
                 continue
-            host, _, port = entry.removeprefix(DNS_PREFIX).rpartition(":")
             try:
-                self._found[entry] = await self._resolve(host, int(port))
+                self._found[entry] = await self._resolve(*split(entry))
             except OSError as error:
                 log.warning("%s: %s", entry, error.strerror or error)

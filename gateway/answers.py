@@ -160,7 +160,9 @@ class Answers:
         )
         answer_text = AnswerText(text.detokeniser(), request.stop, stop_ids(request, model))
         # What the caller has of the answer, it has the text of as well.
-        before = answer_text.push(request.generated_token_ids)
+        if any(token_id >= model.vocab_size for token_id in request.generated_token_ids):
+            raise FieldError("generated_token_ids", "a token id is outside the vocabulary")
+        before = await asyncio.to_thread(answer_text.push, request.generated_token_ids)
         if before.num_tokens < len(request.generated_token_ids):
             raise FieldError("generated_token_ids", "go on after the answer's stop string")
         tally = Tally(len(prompt), request.generated_token_ids)

@@ -2,8 +2,9 @@
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from gateway.addresses import split
 from paceline.settings import ServiceSettings
 
 
@@ -53,3 +54,10 @@ class GatewaySettings(ServiceSettings):
     trace_rounds: Literal["all", "sampled"] = Field(
         "all", description="rounds that get a span: all, or the first 8, every 16th and odd ones"
     )
+
+    @field_validator("verifier")
+    @classmethod
+    def _check_addresses(cls, entries: list[str]) -> list[str]:
+        for entry in entries:
+            split(entry)
+        return entries

@@ -26,6 +26,8 @@ def request_violations(request: Request) -> list[Violation]:
         found.append(Violation("n", f"at most {MAX_ANSWERS}, is {request.n}"))
     if request.generated_token_ids and request.n != 1:
         found.append(Violation("n", "must be 1 with generated_token_ids"))
+    if len(request.generated_token_ids) > request.params.max_tokens:
+        found.append(Violation("generated_token_ids", "more tokens than params.max_tokens"))
     if request.generated_token_ids and request.seed is None:
         found.append(Violation("seed", "is needed with generated_token_ids"))
     found += label_violations("model_fingerprint", request.model_fingerprint)

@@ -24,7 +24,7 @@ class Verifiers:
     def __init__(
         self, entries: Sequence[str], *, stall_s: float, resolve: Resolve = resolve
     ) -> None:
-        """`entries` as `Addresses` takes them. Raises ValueError."""
+        """`entries` as `Addresses` takes them; `stall_s` is `Heartbeat`'s."""
         self._stall_s = stall_s
         self._addresses = Addresses(entries, resolve)
         self.all = [self._make(address) for address in self._addresses.all]

@@ -241,8 +241,14 @@ async def test_what_a_resuming_caller_may_not_ask_for():
         assert "n:" in (await refusal_of(stub, seed=1, n=2, **had)).message
         refusal = await refusal_of(stub, seed=1, model_fingerprint="x", **had)
         assert refusal.code is grpc.StatusCode.FAILED_PRECONDITION
-        refusal = await refusal_of(stub, seed=1, stop=["he"], **had)
-        assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT
+        for fields in (
+            {"stop": ["he"], **had},
+            {"generated_token_ids": [2**32 - 1]},
+            {"params": {"max_tokens": 1}, **had},
+        ):
+            refusal = await refusal_of(stub, seed=1, **fields)
+            assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT
+            assert "generated_token_ids" in refusal.message
 
 
 async def test_an_answer_that_had_ended_with_a_stop_string_gets_its_end():

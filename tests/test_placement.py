@@ -9,8 +9,8 @@ from fakes import DEADLINE_S, FakeVerifier, eventually, gateway_for, ids_of, ser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.addresses import Addresses
 from gateway.breaker import LAST_OPEN_S, MAX_FAILURES, WINDOW_S, Breaker
+from gateway.config import GatewaySettings
 from gateway.heartbeat import MAX_MISSED, Heartbeat
 from gateway.placement import LOAD_FACTOR, MIN_PREFIX_TOKENS, place, prefix_key, ranked
 from gateway.sequences import VerifierStatus
@@ -128,12 +128,12 @@ def test_a_gateway_that_slept_does_not_blame_its_verifiers(clock: Clock):
     assert not heart.is_frozen
 
 
-def test_addresses_that_are_none_are_refused():
-    async def resolve(host: str, port: int) -> list[str]:
-        return []
-
-    with pytest.raises(ValueError, match="nonsense"):
-        Addresses(["nonsense"], resolve)
+@pytest.mark.parametrize("entry", ["nonsense", ":7002", "dns:7002", "host:70000", "host:x"])
+def test_addresses_that_are_none_are_refused_by_name(entry: str, capsys: Any):
+    with pytest.raises(SystemExit) as stopped:
+        GatewaySettings.load([f"--verifier={entry}"])
+    assert stopped.value.code == 2
+    assert entry in capsys.readouterr().err
 
 
 async def text_of(stub: Any, content: str = "a") -> str:
