@@ -35,10 +35,10 @@ test: install ## The default test suite: CPU, no network
 	$(BIN)/python -m pytest
 
 test-slow: install ## What takes longer than the default suite allows
-	$(BIN)/python -m pytest -m 'slow and not gpu'
+	$(BIN)/python -m pytest -m 'slow and not gpu and not faults'
 
-test-faults: install ## Kills, freezes and overload: minutes
-	$(BIN)/python -m pytest -m 'faults and not gpu'
+test-faults: install ## Kill, freeze, restart and overload real processes; minutes
+	$(BIN)/python -m pytest -m 'faults and not gpu' -s
 
 check: install ## Format, lint, types, generated code, import rules
 	$(BIN)/ruff format --check .

@@ -15,9 +15,11 @@ import grpc
 from opentelemetry.trace import SpanContext
 
 from gateway.answer_text import AnswerText, Piece
+from gateway.failover import Failover
 from gateway.keys import Tenant
+from gateway.placement import prefix_key
 from gateway.rounds import RoundHub, cut_round
-from gateway.sequences import Final, Open, ServedModel, Tokens
+from gateway.sequences import Final, Open, Seam, ServedModel, Tokens
 from gateway.sessions import fit
 from gateway.siblings import draw_seed, merged, siblings
 from gateway.tally import Tally
@@ -50,8 +52,11 @@ class Arrival:
 class Answers:
     """Makes answers."""
 
-    def __init__(self, verifiers: Verifiers, traces: Traces, hub: RoundHub) -> None:
+    def __init__(
+        self, verifiers: Verifiers, failover: Failover, traces: Traces, hub: RoundHub
+    ) -> None:
         self._verifiers = verifiers
+        self._failover = failover
         self._traces = traces
         self._hub = hub
 
@@ -64,7 +69,7 @@ class Answers:
         """
         if request.n > 1:
             # A long prompt is encoded once for all of them.
-            _, model, text = self._verifiers.place(request.model)
+            model, text = self._verifiers.serving(request.model)
             prompt = await asyncio.to_thread(prompt_ids, text, request.prompt, None)
             request = replace(request, prompt=prompt, model=model.name)
         streams = [self.stream(sibling, arrival) for sibling in siblings(request)]
@@ -97,7 +102,9 @@ class Answers:
         outcome = "CANCELLED"
         try:
             with self._hub.running(answer_id):
-                events = self._answer(request, arrival, answer_id, trace, drop_old_turns)
+                events = self._answer(
+                    request, arrival, answer_id, trace, session_id, drop_old_turns
+                )
                 async with contextlib.aclosing(events):
                     async for event in events:
                         if isinstance(event, Finished):
@@ -121,9 +128,15 @@ class Answers:
         arrival: Arrival,
         answer_id: str,
         trace: AnswerTrace,
+        session_id: str,
         drop_old_turns: bool,
     ) -> AsyncGenerator[Event, None]:
-        verifier, model, text = self._verifiers.place(request.model)
+        model, text = self._verifiers.serving(request.model)
+        if request.model_fingerprint not in ("", model.model_fingerprint):
+            raise Refusal(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "the model served here is not the one that began the answer",
+            )
         max_prompt_tokens = model.max_context - request.params.max_tokens
         # Encoding a long prompt takes a second; the loop must not stand still.
         prompt = await asyncio.to_thread(
@@ -137,6 +150,7 @@ class Answers:
             params=request.params,
             seed=seed,
             draft=request.draft,
+            generated_token_ids=request.generated_token_ids,
             timeout_ms=time_left_ms(request.timeout_ms, arrival),
             traceparent=traceparent,
             tracestate=tracestate,
@@ -144,16 +158,36 @@ class Answers:
             workload=request.workload,
             tenant=arrival.tenant.name,
         )
-        started: Started | None = Started(answer_id, model.name, seed, len(prompt), trace.trace_id)
+        started = Started(
+            answer_id, model.name, seed, len(prompt), trace.trace_id, model.model_fingerprint
+        )
         answer_text = AnswerText(text.detokeniser(), request.stop, stop_ids(request, model))
-        tally = Tally(len(prompt))
-        reason, stop = FinishReason.UNSPECIFIED, ""
-        async with contextlib.aclosing(verifier.generate(opening)) as items:
+        # What the caller has of the answer, it has the text of as well.
+        if any(token_id >= model.vocab_size for token_id in request.generated_token_ids):
+            raise FieldError("generated_token_ids", "a token id is outside the vocabulary")
+        before = await asyncio.to_thread(answer_text.push, request.generated_token_ids)
+        if before.num_tokens < len(request.generated_token_ids):
+            raise FieldError("generated_token_ids", "go on after the answer's stop string")
+        tally = Tally(len(prompt), request.generated_token_ids)
+        reason, stop = FinishReason.UNSPECIFIED, before.stop
+        if stop:
+            # All that the caller missed is the end.
+            reason, items = FinishReason.STOP, _nothing()
+            yield started
+        else:
+            key = session_id or prefix_key(prompt)
+            items = self._failover.generate(opening, model, key)
+        has_started = False
+        async with contextlib.aclosing(items):
             async for item in items:
+                if isinstance(item, Seam):
+                    trace.record_seam(item)
+                    tally.add_failover()
+                    continue
                 # Only now has the verifier taken the request: a refusal comes before any answer.
-                if started:
+                if not has_started:
                     yield started
-                    started = None
+                has_started = True
                 if isinstance(item, Final):
                     if item.digest != tally.digest():
                         raise Refusal(
@@ -186,6 +220,12 @@ class Answers:
             finished.finish_reason.label,
         )
         yield finished
+
+
+async def _nothing() -> AsyncGenerator[Tokens | Seam | Final, None]:
+    nothing: Sequence[Tokens] = ()
+    for tokens in nothing:
+        yield tokens
 
 
 def prompt_ids(

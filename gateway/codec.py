@@ -32,6 +32,8 @@ def request_from_pb(message: pb.GenerateRequest) -> Request:
         workload=message.workload,
         timeout_ms=message.timeout_ms,
         n=message.n or 1,
+        generated_token_ids=tuple(message.generated_token_ids),
+        model_fingerprint=message.model_fingerprint,
     )
 
 
@@ -97,6 +99,7 @@ def _started_to_pb(started: Started) -> pb.Started:
         seed=started.seed,
         num_prompt_tokens=started.num_prompt_tokens,
         trace_id=started.trace_id,
+        model_fingerprint=started.model_fingerprint,
     )
 
 
@@ -133,6 +136,7 @@ def _finished_to_pb(finished: Finished) -> pb.Finished:
         duration_us=min(finished.duration_us, 2**32 - 1),
         digest=finished.digest,
         stop=finished.stop,
+        num_failovers=finished.num_failovers,
     )
 
 

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from gateway.addresses import split
 from paceline.keys import load_keys
 from paceline.settings import DiallingSettings
 
@@ -29,13 +30,37 @@ class GatewaySettings(DiallingSettings):
         "when port is 0",
     )
     verifier: list[str] = Field(
-        ["127.0.0.1:7002"], min_length=1, description="host:port of a verifier; may be repeated"
+        ["127.0.0.1:7002"],
+        min_length=1,
+        description="host:port of a verifier, or dns:name:port for all addresses of a name; may "
+        "be repeated",
+    )
+    failover_wait_s: float = Field(
+        30.0,
+        ge=0,
+        description="seconds that an answer whose verifier was lost waits for one to go on at",
+    )
+    stall_s: float = Field(
+        10.0,
+        gt=0,
+        description="seconds without a step after which a verifier with work is taken for stuck; "
+        "longer than its longest step",
     )
     session_ttl_s: float = Field(
         1800.0, gt=0, description="seconds that a session is kept after its last turn"
     )
     max_sessions: int = Field(
-        1024, ge=1, description="sessions kept; the one unused for longest makes room"
+        1024, ge=1, description="sessions kept in memory; the one unused for longest makes room"
+    )
+    session_store: str = Field(
+        "memory",
+        pattern="^(memory|rediss?://.+|unix://.+)$",
+        description="memory, or redis://host:port/0 for sessions that several gateways share",
+    )
+    history: Literal["drop-oldest", "refuse"] = Field(
+        "drop-oldest",
+        description="a conversation longer than the context: leave out its oldest turns (the "
+        "system message and the question stay), or refuse the turn",
     )
     max_requests: int = Field(
         256, ge=1, description="answers at the same time; more wait for their tenant's fair turn"
@@ -59,6 +84,13 @@ class GatewaySettings(DiallingSettings):
         if path:
             load_keys(Path(path))
         return path
+
+    @field_validator("verifier")
+    @classmethod
+    def _check_addresses(cls, entries: list[str]) -> list[str]:
+        for entry in entries:
+            split(entry)
+        return entries
 
     @property
     def wanted_http_port(self) -> int:

@@ -10,11 +10,14 @@ from gateway.admission import Admission
 from gateway.answers import Answers
 from gateway.config import GatewaySettings
 from gateway.door import Door
+from gateway.failover import Failover
 from gateway.http.answering import Completions
 from gateway.http.app import http_app
 from gateway.http.routes import api_routes, health_routes
 from gateway.http.server import HttpServer
 from gateway.keys import Keys
+from gateway.memory_sessions import MemorySessions
+from gateway.redis_sessions import RedisSessions
 from gateway.rounds import RoundHub
 from gateway.servicer import GatewayServicer
 from gateway.sessions import Sessions
@@ -41,7 +44,9 @@ class Gateway:
             with_reflection=settings.reflection,
             tls=settings.port_tls,
         )
-        self.verifiers = Verifiers(settings.verifier, settings.peer_tls)
+        self.verifiers = Verifiers(
+            settings.verifier, stall_s=settings.stall_s, tls=settings.peer_tls
+        )
         self._hub = RoundHub()
         self._admission = Admission(
             settings.max_requests,
@@ -49,16 +54,23 @@ class Gateway:
             max_queued=settings.max_queued,
             max_queue_s=settings.max_queue_s,
         )
+        self._sessions = _sessions(settings)
         keys = Keys(settings.api_keys)
-        traces = Traces(provider, every_round=settings.trace_rounds == "all")
-        door = Door(Answers(self.verifiers, traces, self._hub), self._admission)
+        answers = Answers(
+            self.verifiers,
+            Failover(self.verifiers, settings.failover_wait_s),
+            Traces(provider, every_round=settings.trace_rounds == "all"),
+            self._hub,
+        )
+        door = Door(answers, self._admission)
         servicer = GatewayServicer(
             door,
-            Sessions(settings.session_ttl_s, settings.max_sessions, time.monotonic),
+            self._sessions,
             self.verifiers,
             self._hub,
             self._admission,
             keys,
+            drop_old_turns=settings.history == "drop-oldest",
         )
         gateway_pb2_grpc.add_GatewayServiceServicer_to_server(  # type: ignore[no-untyped-call]
             servicer, self.service.server
@@ -99,6 +111,7 @@ class Gateway:
         if self._http:
             await self._http.stop()
         await self.verifiers.close()
+        await self._sessions.disconnect()
 
     def _http_server(self, door: Door, keys: Keys) -> HttpServer:
         api = api_routes(Completions(door, self.verifiers), self.verifiers, keys)
@@ -125,3 +138,9 @@ class Gateway:
             await self.service.set_serving()
             await self.verifiers.wait_lost()
             await self.service.set_serving(False)
+
+
+def _sessions(settings: GatewaySettings) -> Sessions:
+    if settings.session_store == "memory":
+        return MemorySessions(settings.session_ttl_s, settings.max_sessions, time.monotonic)
+    return RedisSessions(settings.session_store, settings.session_ttl_s, time.monotonic)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gateway.sequences import Final, Open, ServedModel, Tokens
+from gateway.sequences import Final, Open, ServedModel, Tokens, VerifierStatus
 from paceline.codec import (
     params_to_pb,
     prefill_from_pb,
@@ -32,6 +32,7 @@ def open_to_pb(opening: Open) -> verifier_pb2.VerifierGenerateRequest:
             request_id=opening.request_id,
             workload=opening.workload,
             tenant=opening.tenant,
+            num_rounds=opening.num_rounds,
         )
     )
 
@@ -67,4 +68,12 @@ def model_from_pb(message: verifier_pb2.GetModelResponse) -> ServedModel:
         eos_token_ids=frozenset(message.eos_token_ids),
         max_draft_tokens=message.max_draft_tokens,
         numerics=message.numerics,
+    )
+
+
+def status_from_pb(message: verifier_pb2.GetStatusResponse) -> VerifierStatus:
+    return VerifierStatus(
+        num_running=message.num_running,
+        num_waiting=message.num_waiting,
+        num_steps=message.num_steps,
     )

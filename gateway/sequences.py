@@ -5,6 +5,9 @@ Values only; knows no messages.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
+
+import grpc
 
 from paceline.events import DraftPolicy, TokenLogprobs
 from paceline.params import SamplingParams
@@ -14,6 +17,7 @@ from paceline.rounds import (
     RoundReport,
     TokenSource,
 )
+from paceline.server import Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class Open:
     request_id: str = ""
     workload: str = ""
     tenant: str = ""
+    # Rounds that were already reported.
+    num_rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +72,45 @@ class Final:
 
     finish_reason: FinishReason
     digest: bytes
+
+
+class Cause(Enum):
+    """Why a sequence ended before its end."""
+
+    # Its verifier's process or connection is gone.
+    DIED = "died"
+    # Its verifier neither answers nor makes progress.
+    FROZE = "froze"
+    # Its verifier said that it stops.
+    DRAINED = "drained"
+
+
+class Lost(Refusal):
+    """UNAVAILABLE: the verifier went away, through no fault of the request as far as is known."""
+
+    def __init__(
+        self,
+        cause: Cause,
+        message: str = "the verifier went away",
+        retry_after_s: float | None = 1.0,
+    ) -> None:
+        super().__init__(grpc.StatusCode.UNAVAILABLE, message, retry_after_s=retry_after_s)
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True)
+class Seam:
+    """The answer goes on at another verifier, or a restarted one, after `num_tokens` tokens."""
+
+    num_tokens: int
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierStatus:
+    """What a verifier says of itself."""
+
+    num_running: int
+    num_waiting: int
+    # Counts up while the model works.
+    num_steps: int

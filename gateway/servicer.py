@@ -22,7 +22,7 @@ from gateway.codec import (
 from gateway.door import Door
 from gateway.keys import Keys, Tenant
 from gateway.rounds import RoundHub
-from gateway.sessions import Defaults, Session, Sessions, add_turn
+from gateway.sessions import Defaults, Session, Sessions, add_turn, not_found, refuse_if_full
 from gateway.validation import opening_violations, turn_violations
 from gateway.verifiers import Verifiers
 from paceline import telemetry
@@ -48,13 +48,17 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         hub: RoundHub,
         admission: Admission,
         keys: Keys,
+        *,
+        drop_old_turns: bool,
     ) -> None:
+        """`drop_old_turns`: else a turn that no longer fits with its history is refused."""
         self._door = door
         self._sessions = sessions
         self._verifiers = verifiers
         self._hub = hub
         self._admission = admission
         self._keys = keys
+        self._drop_old_turns = drop_old_turns
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
         async with refusals(context):
@@ -66,11 +70,13 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
 
     async def Chat(self, requests: Any, context: Context) -> None:
         async with refusals(context):
-            tenant = self._tenant(context)
+            # Read before anything is refused: a client that writes to a call that has ended may find
+            # INTERNAL in the place of why it ended.
             first = await self._next(context, FIRST_MESSAGE_S)
             if first is None:
                 return
-            session = self._open(first, tenant)
+            tenant = self._tenant(context)
+            session = await self._open(first, tenant)
             await context.write(pb.ChatResponse(session=self._session_to_pb(session)))
             while (message := await self._next(context)) is not None:
                 match message.WhichOneof("request"):
@@ -87,14 +93,15 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         self, request: pb.GetSessionRequest, context: Context
     ) -> pb.GetSessionResponse:
         async with refusals(context):
-            session = self._owned(request.session_id, self._tenant(context))
+            session = await self._owned(request.session_id, self._tenant(context))
             return pb.GetSessionResponse(session=self._session_to_pb(session))
 
     async def CloseSession(
         self, request: pb.CloseSessionRequest, context: Context
     ) -> pb.CloseSessionResponse:
         async with refusals(context):
-            self._sessions.close(self._owned(request.session_id, self._tenant(context)).id)
+            session = await self._owned(request.session_id, self._tenant(context))
+            await self._sessions.close(session.id)
             return pb.CloseSessionResponse()
 
     async def ListModels(
@@ -121,7 +128,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             if not request.id:
                 raise draining_refusal()
 
-    def _open(self, message: pb.ChatRequest, tenant: Tenant) -> Session:
+    async def _open(self, message: pb.ChatRequest, tenant: Tenant) -> Session:
         if message.WhichOneof("request") != "open":
             raise FieldError("open", "must be the first message")
         opening = message.open
@@ -129,20 +136,17 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             opening_violations(opening.session_id, opening.system, opening.stop, opening.workload)
         )
         if opening.session_id:
-            session = self._sessions.resume(self._owned(opening.session_id, tenant).id)
-            session.defaults = defaults_from_pb(opening, session.defaults)
-            return session
+            known = await self._owned(opening.session_id, tenant)
+            return await self._sessions.resume(known.id, defaults_from_pb(opening, known.defaults))
         defaults = defaults_from_pb(opening, Defaults())
-        _, model, _ = self._verifiers.place("")
-        session = self._sessions.create(model.name, opening.system, defaults)
-        session.tenant = tenant.name
-        return session
+        model, _ = self._verifiers.serving("")
+        return await self._sessions.create(model.name, opening.system, defaults, tenant.name)
 
-    def _owned(self, session_id: str, tenant: Tenant) -> Session:
+    async def _owned(self, session_id: str, tenant: Tenant) -> Session:
         """Raises NOT_FOUND, for another tenant's session as for none."""
-        session = self._sessions.get(session_id)
+        session = await self._sessions.get(session_id)
         if session.tenant != tenant.name:
-            raise Refusal(grpc.StatusCode.NOT_FOUND, "no such session; it may have expired")
+            raise not_found()
         return session
 
     def _tenant(self, context: Context) -> Tenant:
@@ -152,17 +156,28 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
     async def _turn(self, turn: pb.Turn, session_id: str, tenant: Tenant, context: Context) -> None:
         arrival = _arrival(context, tenant)
         _refuse(turn_violations(turn.content, turn.request_id, turn.timeout_ms))
-        with self._sessions.turn(session_id) as session:
-            texts: list[str] = []
-            events = self._door.turn(turn_from_pb(turn, session), arrival, session.id)
-            async with contextlib.aclosing(events):
-                async for event in events:
-                    if isinstance(event, Delta):
-                        texts.append(event.text)
-                    elif isinstance(event, Finished):
-                        num_tokens = event.num_prompt_tokens + event.num_completion_tokens
-                        add_turn(session, turn.content, "".join(texts), num_tokens)
-                    await context.write(pb.ChatResponse(**event_to_pb(event)))
+        async with self._sessions.turn(session_id) as session:
+            await self._answer_turn(turn, session, arrival, context)
+
+    async def _answer_turn(
+        self, turn: pb.Turn, session: Session, arrival: Arrival, context: Context
+    ) -> None:
+        if not self._drop_old_turns:
+            refuse_if_full(session, turn.content)
+        texts: list[str] = []
+        events = self._door.turn(
+            turn_from_pb(turn, session), arrival, session.id, drop_old_turns=self._drop_old_turns
+        )
+        async with contextlib.aclosing(events):
+            async for event in events:
+                if isinstance(event, Delta):
+                    texts.append(event.text)
+                elif isinstance(event, Finished):
+                    num_tokens = event.num_prompt_tokens + event.num_completion_tokens
+                    add_turn(session, turn.content, "".join(texts), num_tokens)
+                    # Before the client is told: what it is told of is kept.
+                    await self._sessions.save(session)
+                await context.write(pb.ChatResponse(**event_to_pb(event)))
 
     async def _next(self, context: Context, timeout_s: float | None = None) -> Any:
         """The client's next message; None when it has closed its side or is gone.

@@ -1,13 +1,13 @@
-"""Sessions: conversations kept in memory, and how much of one still fits into a context.
+"""Sessions: what a conversation is, where it may be kept, and how much of it fits into a context.
 
-Pure; the clock is passed in. Knows no messages on the wire, no tokenizer and no verifier.
+Pure. Knows no messages on the wire, no tokenizer and no verifier, and no store.
 """
 
-import contextlib
 import secrets
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import grpc
 
@@ -44,94 +44,66 @@ class Session:
     used_at: float = 0.0
     # Whose it is: another tenant finds no such session.
     tenant: str = ""
+    # Of a store that several gateways share: rises with every turn, and fences the one before.
+    epoch: int = 0
 
 
-class Sessions:
-    """The sessions of one gateway, the one unused for longest first."""
+class Sessions(Protocol):
+    """Where sessions are kept. Every method raises NOT_FOUND for one that is unknown or expired."""
 
-    def __init__(self, ttl_s: float, max_sessions: int, clock: Callable[[], float]) -> None:
-        self._ttl_s = ttl_s
-        self._max_sessions = max_sessions
-        self._clock = clock
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+    async def create(
+        self, model: str, system: str, defaults: Defaults, tenant: str = ""
+    ) -> Session:
+        """A new session. Raises RESOURCE_EXHAUSTED when there is no room for it."""
+        ...
 
-    def create(self, model: str, system: str, defaults: Defaults) -> Session:
-        """A new session, at the cost of an idle one if there are too many.
+    async def get(self, session_id: str) -> Session:
+        """Looking at a session does not prolong it."""
+        ...
 
-        Raises RESOURCE_EXHAUSTED when all of them are being answered.
-        """
-        self._expire()
-        if len(self._sessions) >= self._max_sessions:
-            idle = next((s for s in self._sessions.values() if not s.is_answering), None)
-            if idle is None:
-                raise Refusal(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED,
-                    f"{self._max_sessions} sessions are being answered, which is the limit",
-                    retry_after_s=1.0,
-                )
-            del self._sessions[idle.id]
-        messages = [ChatMessage("system", system)] if system else []
-        session = Session(secrets.token_hex(16), model, defaults, messages)
-        self._sessions[session.id] = session
-        self._touch(session)
-        return session
+    async def resume(self, session_id: str, defaults: Defaults) -> Session:
+        """The session, from now on kept for its whole time again, with these defaults."""
+        ...
 
-    def get(self, session_id: str) -> Session:
-        """Raises NOT_FOUND. Looking at a session does not prolong it."""
-        self._expire()
-        session = self._sessions.get(session_id)
-        if session is None:
-            raise Refusal(grpc.StatusCode.NOT_FOUND, "no such session; it may have expired")
-        return session
-
-    def resume(self, session_id: str) -> Session:
-        """The session, from now on kept for another `ttl_s`. Raises NOT_FOUND."""
-        session = self.get(session_id)
-        self._touch(session)
-        return session
-
-    def close(self, session_id: str) -> None:
-        """Forgets the session. Raises NOT_FOUND."""
-        del self._sessions[self.get(session_id).id]
-
-    def expires_in_s(self, session: Session) -> float:
-        return max(0.0, session.used_at + self._ttl_s - self._clock())
-
-    @contextlib.contextmanager
-    def turn(self, session_id: str) -> Iterator[Session]:
+    def turn(self, session_id: str) -> AbstractAsyncContextManager[Session]:
         """The session while one of its turns is answered. It does not expire meanwhile.
 
-        Raises NOT_FOUND, or FAILED_PRECONDITION while another turn is being answered.
+        Raises FAILED_PRECONDITION while another turn is being answered.
         """
-        session = self.resume(session_id)
-        if session.is_answering:
-            raise Refusal(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                "the turn before this one is still being answered",
-            )
-        session.is_answering = True
-        try:
-            yield session
-        finally:
-            session.is_answering = False
-            if self._sessions.get(session_id) is session:
-                self._touch(session)
+        ...
 
-    def _touch(self, session: Session) -> None:
-        session.used_at = self._clock()
-        self._sessions.move_to_end(session.id)
+    async def save(self, session: Session) -> None:
+        """Within its turn, keeps what the session has become.
 
-    def _expire(self) -> None:
-        # Oldest first: all that follows the first one to be kept is newer.
-        limit = self._clock() - self._ttl_s
-        expired: list[str] = []
-        for session in self._sessions.values():
-            if session.used_at > limit:
-                break
-            if not session.is_answering:
-                expired.append(session.id)
-        for session_id in expired:
-            del self._sessions[session_id]
+        Raises ABORTED when another gateway has taken the session over: nothing is kept then.
+        """
+        ...
+
+    async def close(self, session_id: str) -> None:
+        """Forgets the session."""
+        ...
+
+    def expires_in_s(self, session: Session) -> float: ...
+
+    async def disconnect(self) -> None:
+        """Lets go of the store; sessions that others can reach stay there."""
+        ...
+
+
+def new_session(model: str, system: str, defaults: Defaults, tenant: str) -> Session:
+    """A session with an id that cannot be guessed."""
+    messages = [ChatMessage("system", system)] if system else []
+    return Session(secrets.token_hex(16), model, defaults, messages, tenant=tenant)
+
+
+def not_found() -> Refusal:
+    return Refusal(grpc.StatusCode.NOT_FOUND, "no such session; it may have expired")
+
+
+def being_answered() -> Refusal:
+    return Refusal(
+        grpc.StatusCode.FAILED_PRECONDITION, "the turn before this one is still being answered"
+    )
 
 
 def add_turn(session: Session, question: str, answer: str, num_tokens: int) -> None:
@@ -144,6 +116,16 @@ def add_turn(session: Session, question: str, answer: str, num_tokens: int) -> N
         if len(kept) == len(session.messages):
             return
         session.messages = kept
+
+
+def refuse_if_full(session: Session, question: str) -> None:
+    """For a history that drops nothing. Raises FAILED_PRECONDITION when the turn has no room."""
+    if _is_too_large([*session.messages, ChatMessage("user", question)]):
+        raise Refusal(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            f"a session holds at most {MAX_MESSAGES} messages of {MAX_CONTENT_BYTES} bytes in all; "
+            "open a new one",
+        )
 
 
 def without_oldest(messages: Sequence[ChatMessage], num_turns: int) -> list[ChatMessage]:

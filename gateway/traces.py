@@ -12,6 +12,7 @@ from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from gateway.rounds import RoundSampler
+from gateway.sequences import Seam
 from paceline import telemetry
 from paceline.events import Finished, Request
 from paceline.rounds import PlainReason, PrefillReport, RoundReport
@@ -111,6 +112,17 @@ class AnswerTrace:
             _round_attributes(report),
             span_id=telemetry.round_span_id(self.context.span_id, report.round),
         )
+
+    def record_seam(self, seam: Seam) -> None:
+        """The answer goes on at another verifier: an event of the `chat` span."""
+        if self._span:
+            self._span.add_event(
+                telemetry.EVENT_FAILOVER,
+                {
+                    telemetry.FAILOVER_CAUSE: seam.cause.value,
+                    telemetry.FAILOVER_TOKENS: seam.num_tokens,
+                },
+            )
 
     def finish(self, model: str, finished: Finished) -> None:
         """What the whole answer came to."""

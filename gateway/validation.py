@@ -33,6 +33,13 @@ def request_violations(request: Request) -> list[Violation]:
     found += timeout_violations("timeout_ms", request.timeout_ms)
     if request.n > MAX_ANSWERS:
         found.append(Violation("n", f"at most {MAX_ANSWERS}, is {request.n}"))
+    if request.generated_token_ids and request.n != 1:
+        found.append(Violation("n", "must be 1 with generated_token_ids"))
+    if len(request.generated_token_ids) > request.params.max_tokens:
+        found.append(Violation("generated_token_ids", "more tokens than params.max_tokens"))
+    if request.generated_token_ids and request.seed is None:
+        found.append(Violation("seed", "is needed with generated_token_ids"))
+    found += label_violations("model_fingerprint", request.model_fingerprint)
     prompt = request.prompt
     if isinstance(prompt, str):
         found += _content_violations("text", [prompt])

@@ -6,7 +6,7 @@ from typing import Self
 
 import grpc
 
-from paceline.server import PUBLIC_MESSAGE_BYTES, open_channel
+from paceline.server import KEEPALIVE_S, PUBLIC_MESSAGE_BYTES, open_channel
 from paceline.tls import TlsFiles
 
 
@@ -38,7 +38,12 @@ class Access:
         """What every call carries."""
         return (("authorization", f"Bearer {self.api_key}"),) if self.api_key else ()
 
-    def open_channel(self, address: str) -> grpc.aio.Channel:
+    def open_channel(self, address: str, *, keepalive_s: float = KEEPALIVE_S) -> grpc.aio.Channel:
         """Raises TlsError."""
-        tls = TlsFiles(self.cert, self.key, self.ca) if self.ca else None
-        return open_channel(address, PUBLIC_MESSAGE_BYTES, tls=tls, server_name=self.server_name)
+        return open_channel(
+            address,
+            PUBLIC_MESSAGE_BYTES,
+            keepalive_s=keepalive_s,
+            tls=TlsFiles(self.cert, self.key, self.ca) if self.ca else None,
+            server_name=self.server_name,
+        )

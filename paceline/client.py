@@ -1,45 +1,62 @@
 """A client of GatewayService: dataclasses in, async iterators of events out; messages stop here.
 
-What the gateway refuses is raised as `Refusal`; a gateway that does not answer, or is lost on the
-way, as `Unreachable`. Knows no terminal and no other service.
+Given several gateways it moves on when one is lost, and an answer goes on where it broke off. What
+a gateway refuses is raised as `Refusal`; when none answers, or the one in use is lost for good, as
+`Unreachable`. Knows no terminal and no other service.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Iterator
-from typing import Any, Self
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Self, TypeVar
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from paceline.access import Access
-from paceline.client_codec import event_from_pb, opening_to_pb, request_to_pb, session_from_pb
-from paceline.codec import params_to_pb, round_from_pb
+from paceline.client_codec import event_from_pb, request_to_pb, session_from_pb
+from paceline.client_errors import Incomplete, Unreachable, client_errors
+from paceline.codec import round_from_pb
+from paceline.conversation import Conversation
 from paceline.events import Event, Finished, Model, OpenChat, Request, Session, WatchedRound
-from paceline.params import SamplingParams
+from paceline.resume import ResumableAnswer
 from paceline.server import Refusal
-from paceline.v1 import drafter_pb2, gateway_pb2, gateway_pb2_grpc
+from paceline.v1 import gateway_pb2, gateway_pb2_grpc
 
+# Refusals that another gateway, or the same one in a moment, need not make.
+RETRIABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
+# So that a frozen gateway is noticed in less than 3 s.
+KEEPALIVE_S = 1.6
+FIRST_PAUSE_S = 0.05
+LAST_PAUSE_S = 0.5
 
-class Unreachable(Exception):
-    """Nobody answers at the address, or whoever did is gone."""
-
-    def __init__(self, address: str) -> None:
-        super().__init__(f"no gateway answers at {address}")
-        self.address = address
+T = TypeVar("T")
 
 
 class GatewayClient:
-    """One channel to a gateway. `async with` closes it."""
+    """Channels to one gateway or several alike. `async with` closes them."""
 
-    def __init__(self, address: str, access: Access | None = None) -> None:
-        """`access`: how to get in; unset, what the environment says. Raises TlsError."""
+    def __init__(
+        self, *addresses: str, access: Access | None = None, resume_s: float = 15.0
+    ) -> None:
+        """An answer that was cut is tried again for `resume_s` seconds, at each in turn.
+
+        `access`: how to get in; unset, what the environment says. Raises TlsError.
+        """
         access = access or Access.from_environment()
-        self.address = address
+        self._resume_s = resume_s
         self._metadata = access.metadata()
-        self._channel = access.open_channel(address)
+        self._channels = {
+            address: access.open_channel(address, keepalive_s=KEEPALIVE_S) for address in addresses
+        }
         # Generated stubs carry no types.
-        self._stub: Any = gateway_pb2_grpc.GatewayServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._stubs: dict[str, Any] = {
+            address: gateway_pb2_grpc.GatewayServiceStub(channel)  # type: ignore[no-untyped-call]
+            for address, channel in self._channels.items()
+        }
+        # In use; the first that answers from here on.
+        self.address = addresses[0]
 
     async def __aenter__(self) -> Self:
         return self
@@ -48,61 +65,88 @@ class GatewayClient:
         await self.close()
 
     async def close(self) -> None:
-        await self._channel.close()
+        for channel in self._channels.values():
+            await channel.close()
 
     async def generate(self, request: Request) -> AsyncGenerator[Event]:
         """`Started`, one `Delta` per round, `Finished`. Closing the iterator cancels the call.
 
-        Raises ValueError for a request of several answers: `generate_many` tells them apart.
+        When the gateway is lost in mid-answer, the answer goes on at the next one: no token lost,
+        none twice, and the digest at the end is checked (DATA_LOSS). Raises ValueError for a
+        request of several answers: `generate_many` tells them apart.
         """
         if request.n != 1:
             raise ValueError(f"one answer was expected, the request is for {request.n}")
-        async with contextlib.aclosing(self.generate_many(request)) as events:
-            async for _, event in events:
-                yield event
+        answer = ResumableAnswer(request, time.monotonic)
+        failures, pause_s, give_up_at = 0, FIRST_PAUSE_S, 0.0
+        while True:
+            failed: Exception
+            try:
+                async with contextlib.aclosing(self._events(answer.request())) as events:
+                    async for _, event in events:
+                        if (taken := answer.take(event)) is not None:
+                            failures, pause_s = 0, FIRST_PAUSE_S
+                            yield taken
+                return
+            except Incomplete:
+                raise
+            except Unreachable as error:
+                failed = error
+            except Refusal as refusal:
+                if refusal.code not in RETRIABLE:
+                    raise
+                failed = refusal
+            failures += 1
+            if failures == 1:
+                give_up_at = time.monotonic() + self._resume_s
+            tried_all = failures >= len(self._stubs)
+            if tried_all if not answer.has_started else time.monotonic() >= give_up_at:
+                raise failed
+            self._move_on()
+            if tried_all:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LAST_PAUSE_S)
 
     async def generate_many(self, request: Request) -> AsyncGenerator[tuple[int, Event]]:
         """(index, event) of all `n` answers as they come; each as `generate` gives it.
 
-        Closing the iterator cancels all of them.
+        Closing the iterator cancels all of them. Only a single answer is resumed.
         """
-        call = self._stub.Generate(request_to_pb(request), metadata=self._metadata)
-        num_finished = 0
-        try:
-            with _client_errors(self.address):
-                async for response in call:
-                    event = event_from_pb(response)
-                    num_finished += isinstance(event, Finished)
-                    yield response.index, event
-        finally:
-            call.cancel()
-        if num_finished < request.n:
-            raise Unreachable(self.address)
+        if request.n == 1:
+            async with contextlib.aclosing(self.generate(request)) as single:
+                async for event in single:
+                    yield 0, event
+            return
+        async with contextlib.aclosing(self._events(request)) as events:
+            async for indexed in events:
+                yield indexed
 
-    async def chat(self, opening: OpenChat) -> "Conversation":
+    async def chat(self, opening: OpenChat) -> Conversation:
         """Opens a conversation and waits for its session. The caller ends or cancels it."""
-        conversation = Conversation(self._stub.Chat(metadata=self._metadata), self.address)
-        await conversation._open(opening)
-        return conversation
+
+        async def opened(stub: Any) -> Conversation:
+            conversation = Conversation(stub.Chat(metadata=self._metadata), self.address)
+            await conversation.open(opening)
+            return conversation
+
+        return await self._anywhere(opened)
 
     async def get_session(self, session_id: str) -> Session:
-        with _client_errors(self.address):
-            response = await self._stub.GetSession(
-                gateway_pb2.GetSessionRequest(session_id=session_id), metadata=self._metadata
-            )
+        request = gateway_pb2.GetSessionRequest(session_id=session_id)
+        response = await self._anywhere(
+            lambda stub: stub.GetSession(request, metadata=self._metadata)
+        )
         return session_from_pb(response.session)
 
     async def close_session(self, session_id: str) -> None:
-        with _client_errors(self.address):
-            await self._stub.CloseSession(
-                gateway_pb2.CloseSessionRequest(session_id=session_id), metadata=self._metadata
-            )
+        request = gateway_pb2.CloseSessionRequest(session_id=session_id)
+        await self._anywhere(lambda stub: stub.CloseSession(request, metadata=self._metadata))
 
     async def list_models(self) -> list[Model]:
-        with _client_errors(self.address):
-            response = await self._stub.ListModels(
-                gateway_pb2.ListModelsRequest(), metadata=self._metadata
-            )
+        request = gateway_pb2.ListModelsRequest()
+        response = await self._anywhere(
+            lambda stub: stub.ListModels(request, metadata=self._metadata)
+        )
         return [
             Model(
                 name=model.name,
@@ -116,12 +160,13 @@ class GatewayClient:
         ]
 
     async def watch_rounds(self, request_id: str = "") -> AsyncGenerator[WatchedRound]:
-        """Every round from now on; with an id of `Started`, of that request only."""
-        call = self._stub.WatchRounds(
+        """Every round of the gateway in use, from now on; with an id of `Started`, of that request
+        only."""
+        call = self._stubs[self.address].WatchRounds(
             gateway_pb2.WatchRoundsRequest(id=request_id), metadata=self._metadata
         )
         try:
-            with _client_errors(self.address):
+            with client_errors(self.address):
                 async for response in call:
                     yield WatchedRound(
                         response.id,
@@ -132,103 +177,43 @@ class GatewayClient:
         finally:
             call.cancel()
 
-
-class Conversation:
-    """One Chat stream. After an error or a cancelled turn it is over; its session is not."""
-
-    session: Session
-
-    def __init__(self, call: Any, address: str) -> None:
-        self._call = call
-        self._address = address
-
-    async def turn(
-        self,
-        content: str,
-        *,
-        seed: int | None = None,
-        params: SamplingParams | None = None,
-        request_id: str = "",
-        timeout_ms: int = 0,
-    ) -> AsyncGenerator[Event]:
-        """Asks, and gives the answer's events; leaving it early cancels the stream."""
-        turn = gateway_pb2.Turn(
-            content=content,
-            seed=seed,
-            params=None if params is None else params_to_pb(params),
-            request_id=request_id,
-            timeout_ms=timeout_ms,
-        )
-        finished = False
+    async def _events(self, request: Request) -> AsyncGenerator[tuple[int, Event]]:
+        """What the gateway in use sends. Raises Incomplete when it ends before all is said."""
+        address = self.address
+        call = self._stubs[address].Generate(request_to_pb(request), metadata=self._metadata)
+        num_finished = 0
         try:
-            await self._write(gateway_pb2.ChatRequest(turn=turn))
-            while not finished:
-                event = event_from_pb(await self._read())
-                finished = isinstance(event, Finished)
-                yield event
+            with client_errors(address):
+                async for response in call:
+                    event = event_from_pb(response)
+                    num_finished += isinstance(event, Finished)
+                    yield response.index, event
         finally:
-            if not finished:
-                self.cancel()
+            call.cancel()
+        if num_finished < request.n:
+            raise Incomplete(address)
 
-    async def end(self) -> None:
-        """Says goodbye: the gateway keeps the session and ends the stream."""
-        await self._write(gateway_pb2.ChatRequest(end=drafter_pb2.EndOfStream()))
-        with _client_errors(self._address):
-            await self._call.done_writing()
-            await self._call.read()
-
-    def cancel(self) -> None:
-        self._call.cancel()
-
-    async def _open(self, opening: OpenChat) -> None:
-        try:
-            await self._write(gateway_pb2.ChatRequest(open=opening_to_pb(opening)))
-            response = await self._read()
-        except BaseException:
-            self.cancel()
-            raise
-        self.session = session_from_pb(response.session)
-
-    async def _write(self, message: gateway_pb2.ChatRequest) -> None:
-        with _client_errors(self._address):
+    async def _anywhere(self, ask: Callable[[Any], Awaitable[T]]) -> T:
+        """What the gateway in use answers, or else the next one that is there."""
+        for _ in range(len(self._stubs) - 1):
             try:
-                await self._call.write(message)
-            except asyncio.InvalidStateError:
-                # The call has ended; reading from it raises its status.
-                await self._call.read()
-                raise Unreachable(self._address) from None
+                with client_errors(self.address):
+                    return await ask(self._stubs[self.address])
+            except Unreachable:
+                self._move_on()
+        with client_errors(self.address):
+            return await ask(self._stubs[self.address])
 
-    async def _read(self) -> Any:
-        with _client_errors(self._address):
-            response: Any = await self._call.read()
-            if response is grpc.aio.EOF:
-                raise Unreachable(self._address)
-        return response
+    def _move_on(self) -> None:
+        addresses = list(self._stubs)
+        self.address = addresses[(addresses.index(self.address) + 1) % len(addresses)]
 
 
 async def is_serving(address: str, service: str, timeout_s: float) -> bool:
     """What the service at the address says of its own health. Raises Unreachable or Refusal."""
     async with Access.from_environment().open_channel(address) as channel:
-        with _client_errors(address):
+        with client_errors(address):
             response = await health_pb2_grpc.HealthStub(channel).Check(
                 health_pb2.HealthCheckRequest(service=service), timeout=timeout_s
             )
     return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
-
-
-@contextlib.contextmanager
-def _client_errors(address: str) -> Iterator[None]:
-    try:
-        yield
-    except grpc.aio.AioRpcError as error:
-        # A service's own refusals carry details; the transport's errors carry none.
-        explained = "grpc-status-details-bin" in dict(error.trailing_metadata() or ())
-        if error.code() is grpc.StatusCode.UNAVAILABLE and not explained:
-            raise Unreachable(address) from error
-        raise Refusal.from_rpc_error(error) from error
-    except asyncio.CancelledError:
-        # grpc.aio raises this for a call that the *server* cancelled, too.
-        task = asyncio.current_task()
-        if task is not None and task.cancelling() == 0:
-            raise Unreachable(address) from None
-        raise

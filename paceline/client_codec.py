@@ -41,6 +41,8 @@ def request_to_pb(request: Request) -> gateway_pb2.GenerateRequest:
         workload=request.workload,
         timeout_ms=request.timeout_ms,
         n=request.n,
+        generated_token_ids=request.generated_token_ids,
+        model_fingerprint=request.model_fingerprint,
     )
     if isinstance(request.prompt, str):
         message.text = request.prompt
@@ -64,6 +66,7 @@ def event_from_pb(response: Any) -> Event:
                 seed=started.seed,
                 num_prompt_tokens=started.num_prompt_tokens,
                 trace_id=started.trace_id,
+                model_fingerprint=started.model_fingerprint,
             )
         case "finished":
             return _finished_from_pb(response.finished)
@@ -95,6 +98,7 @@ def _finished_from_pb(finished: gateway_pb2.Finished) -> Finished:
         duration_us=finished.duration_us,
         digest=finished.digest,
         stop=finished.stop,
+        num_failovers=finished.num_failovers,
     )
 
 

@@ -44,6 +44,9 @@ class Request:
     workload: str = ""
     timeout_ms: int = 0
     n: int = 1
+    # Of an answer that began at another gateway: the output tokens the caller has, and whose.
+    generated_token_ids: Sequence[int] = ()
+    model_fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class Started:
     seed: int
     num_prompt_tokens: int
     trace_id: str
+    model_fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,8 @@ class Finished:
     duration_us: int
     digest: bytes
     stop: str
+    # How often the answer went on at another verifier.
+    num_failovers: int = 0
 
 
 Event = Started | Delta | Finished

@@ -66,7 +66,8 @@ LIMITS = (
     Limit("tenant", f"{MAX_LABEL_BYTES} printable ASCII characters", VERIFIER),
     Limit("timeout_ms", f"{MAX_TIMEOUT_MS}", BOTH),
     Limit("token_ids", f"1 to {MAX_PROMPT_TOKENS} ids of the vocabulary", BOTH),
-    Limit("generated_token_ids", "max_tokens ids of the vocabulary", VERIFIER),
+    Limit("generated_token_ids", "max_tokens ids of the vocabulary", BOTH),
+    Limit("model_fingerprint", f"{MAX_LABEL_BYTES} printable ASCII characters", GATEWAY),
     Limit("params.max_tokens", "at least 1; with the prompt at most the context", VERIFIER),
     Limit("params.min_tokens", "0 to max_tokens", VERIFIER),
     Limit(

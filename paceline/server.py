@@ -29,14 +29,20 @@ log = logging.getLogger(__name__)
 PUBLIC_MESSAGE_BYTES = 4 * 2**20
 INTERNAL_MESSAGE_BYTES = 16 * 2**20
 
-_KEEPALIVE = [
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    # Without it a frozen peer is noticed after a minute, whatever keepalive_timeout says.
-    ("grpc.http2.ping_timeout_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-]
+# Seconds between keepalive pings; half of it for the answer.
+KEEPALIVE_S = 10.0
+
+
+def _keepalive(every_s: float) -> list[tuple[str, int]]:
+    every_ms = int(every_s * 1000)
+    return [
+        ("grpc.keepalive_time_ms", every_ms),
+        ("grpc.keepalive_timeout_ms", every_ms // 2),
+        # Without it a frozen peer is noticed after a minute, whatever keepalive_timeout says.
+        ("grpc.http2.ping_timeout_ms", every_ms // 2),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
 
 
 class Refusal(Exception):
@@ -132,7 +138,7 @@ async def refusals(context: "grpc.aio.ServicerContext[Any, Any]") -> AsyncIterat
 
 def server_options(message_bytes: int) -> list[tuple[str, int]]:
     return [
-        *_KEEPALIVE,
+        *_keepalive(KEEPALIVE_S),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.max_receive_message_length", message_bytes),
@@ -143,9 +149,9 @@ def server_options(message_bytes: int) -> list[tuple[str, int]]:
     ]
 
 
-def channel_options(message_bytes: int) -> list[tuple[str, int]]:
+def channel_options(message_bytes: int, keepalive_s: float = KEEPALIVE_S) -> list[tuple[str, int]]:
     return [
-        *_KEEPALIVE,
+        *_keepalive(keepalive_s),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1_000),
@@ -162,15 +168,17 @@ def open_channel(
     address: str,
     message_bytes: int = INTERNAL_MESSAGE_BYTES,
     *,
+    keepalive_s: float = KEEPALIVE_S,
     tls: TlsFiles | None = None,
     server_name: str = "",
 ) -> grpc.aio.Channel:
     """A channel with the project's keepalive, back-off and limits: plaintext without `tls`.
 
+    A frozen peer is noticed within 1.5 times `keepalive_s`, which servers allow to be 1 s or more.
     The other side's certificate must have `server_name`, or without one the address's name.
     Raises TlsError.
     """
-    options: list[tuple[str, int | str]] = [*channel_options(message_bytes)]
+    options: list[tuple[str, int | str]] = [*channel_options(message_bytes, keepalive_s)]
     if tls is None:
         return grpc.aio.insecure_channel(address, options=options)
     if server_name:

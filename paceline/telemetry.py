@@ -75,6 +75,9 @@ TOTAL_ACCEPTED = "paceline.accepted"
 ACCEPTANCE_RATE = "paceline.acceptance.rate"
 MEAN_ACCEPTANCE_LENGTH = "paceline.acceptance.mean_length"
 WORKLOAD = "paceline.workload"
+EVENT_FAILOVER = "paceline.failover"
+FAILOVER_CAUSE = "paceline.failover.cause"
+FAILOVER_TOKENS = "paceline.failover.tokens"
 
 PROVIDER = "paceline"
 

@@ -114,6 +114,12 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         # Pauses before this round until `released` is set.
         self.pause_before: int | None = None
         self.released = asyncio.Event()
+        # Cuts the stream before this round, as a death does.
+        self.dies_before: int | None = None
+        # Answers no question about its status, or claims work and takes no step.
+        self.freezes = False
+        self.is_stuck = False
+        self.num_steps = 0
 
     async def Generate(self, requests: Any, context: Any) -> None:
         async with refusals(context):
@@ -124,23 +130,33 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
                 raise self.refusal
             told = asyncio.ensure_future(context.read())
             try:
-                self.endings.append(await self._answer(told, context))
+                self.endings.append(await self._answer(opening, told, context))
             except asyncio.CancelledError:
                 self.endings.append("gone")
                 raise
             finally:
                 told.cancel()
 
-    async def _answer(self, told: "asyncio.Future[Any]", context: Any) -> str:
+    async def _answer(self, opening: Any, told: "asyncio.Future[Any]", context: Any) -> str:
         start_index = self.first_index
-        for number, token_ids in enumerate(self.rounds, 1):
+        num_reported = opening.num_rounds
+        for number, whole in enumerate(self.rounds, 1):
+            # Of an answer that began elsewhere, what is missing.
+            num_had = min(max(len(opening.generated_token_ids) - start_index, 0), len(whole))
+            start_index += num_had
+            token_ids = whole[num_had:]
+            if not token_ids:
+                continue
             if number == self.pause_before:
                 released = asyncio.ensure_future(self.released.wait())
                 await asyncio.wait({released, told}, return_when=asyncio.FIRST_COMPLETED)
                 released.cancel()
             if told.done():
                 return "gone" if told.result() is grpc.aio.EOF else "end"
-            report = round_of(number, len(token_ids))
+            if number == self.dies_before:
+                await context.abort(grpc.StatusCode.UNAVAILABLE)
+            num_reported += 1
+            report = round_of(num_reported, len(token_ids))
             tokens = verifier_pb2.Tokens(
                 start_index=start_index,
                 token_ids=token_ids,
@@ -151,7 +167,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
                 ],
                 round=round_to_pb(report),
             )
-            if number == 1:
+            if num_reported == opening.num_rounds + 1:
                 tokens.prefill.CopyFrom(
                     tokens_pb2.PrefillReport(
                         queue_us=50,
@@ -172,6 +188,12 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         )
         await context.write(verifier_pb2.VerifierGenerateResponse(final=final))
         return "final"
+
+    async def GetStatus(self, request: Any, context: Any) -> verifier_pb2.GetStatusResponse:
+        if self.freezes:
+            await asyncio.Event().wait()
+        self.num_steps += 0 if self.is_stuck else 1
+        return verifier_pb2.GetStatusResponse(num_running=1, num_steps=self.num_steps)
 
     async def GetModel(self, request: Any, context: Any) -> verifier_pb2.GetModelResponse:
         return verifier_pb2.GetModelResponse(
@@ -220,8 +242,12 @@ async def served(
 async def gateway_for(
     *addresses: str, provider: TracerProvider | None = None, **settings: Any
 ) -> AsyncIterator[tuple[Gateway, Any]]:
-    """A gateway in front of these verifiers, and a stub of it. No HTTP unless settings ask."""
-    settings = {"http_host": "", **settings}
+    """A gateway in front of these verifiers, and a stub of it.
+
+    Unless settings say otherwise it has no HTTP, and an answer whose verifier was lost fails at
+    once when no other is ready.
+    """
+    settings = {"http_host": "", "failover_wait_s": 0.0, **settings}
     gateway = Gateway(
         GatewaySettings(port=0, verifier=list(addresses), **settings),
         provider or telemetry.set_up("test"),

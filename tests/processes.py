@@ -10,12 +10,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 
 from paceline.v1 import verifier_pb2, verifier_pb2_grpc
 
 START_TIMEOUT_S = 120
+# The package under test, and beside it the services that exist for tests alone.
+_PATH = os.pathsep.join((str(Path(__file__).parents[1]), str(Path(__file__).parent)))
 
 
 def free_port() -> int:
@@ -35,7 +38,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=os.environ | (env or {}),
+            env=os.environ | {"PYTHONPATH": _PATH} | (env or {}),
         )
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -55,6 +58,25 @@ class Process:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+
+    def freeze(self) -> None:
+        """SIGSTOP; returns once the kernel says that it is stopped."""
+        self.process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: self.is_frozen, what="the process stops")
+
+    @property
+    def is_frozen(self) -> bool:
+        return self._status("State").startswith("T")
+
+    def thaw(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def rss_bytes(self) -> int:
+        return int(self._status("VmRSS").split()[0]) * 1024
+
+    def _status(self, field: str) -> str:
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith(field))
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)

@@ -16,7 +16,7 @@ from fakes import (
     tiny_tokenizer,
 )
 
-from gateway import servicer
+from gateway import servicer, sessions
 from paceline.params import Violation
 from paceline.server import Refusal
 from paceline.v1 import drafter_pb2, tokens_pb2
@@ -266,6 +266,27 @@ async def test_the_oldest_turns_leave_a_prompt_that_no_longer_fits():
     assert "3" * 20 in prompt_of(fake, 4)
     assert "4" * 20 in prompt_of(fake, 4)
     assert len(fake.opens[-1].token_ids) > 500
+
+
+async def test_a_history_that_drops_nothing_refuses_what_has_no_room(monkeypatch):
+    fake = FakeVerifier([ids_of("a")])
+    fake.max_context = 150
+    async with gateway_with(fake, history="refuse") as stub:
+        call, session = await open_chat(
+            stub, system="brief", params=tokens_pb2.SamplingParams(max_tokens=10)
+        )
+        for number in range(5):
+            await ask(call, f"{number}" * 20)
+        # All of it goes to the verifier, which refuses by name what is longer than its context.
+        assert "0" * 20 in prompt_of(fake, 4)
+        assert len(fake.opens[-1].token_ids) > 140
+        monkeypatch.setattr(sessions, "MAX_MESSAGES", 11)
+        await call.write(pb.ChatRequest(turn=pb.Turn(content="one more")))
+        error = await status_of(call)
+        kept = await session_of(stub, session.session_id)
+    assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "open a new one" in error.details()
+    assert kept.num_turns == 5
 
 
 async def test_a_stream_without_a_first_message_is_closed(monkeypatch):

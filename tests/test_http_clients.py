@@ -224,6 +224,31 @@ async def test_both_doors_give_the_same_answer():
     assert over_http.seed == over_grpc.seed
 
 
+async def test_an_answer_that_was_cut_goes_on():
+    async with open_door() as (gateway, fake, _), client_of(gateway) as client:
+
+        async def ask(seed: int, paceline: dict[str, Any]) -> Any:
+            return await client.chat.completions.create(
+                model="tiny", messages=ASKED, seed=seed, extra_body={"paceline": paceline}
+            )
+
+        first = (await ask(5, {})).choices[0].paceline
+        for num_had in (1, len(IDS)):
+            kept = {
+                "model_fingerprint": first["model_fingerprint"],
+                "generated_token_ids": IDS[:num_had],
+            }
+            rest = await ask(first["seed"], kept)
+            report = rest.choices[0].paceline
+            assert report["token_ids"] == IDS[num_had:]
+            assert report["digest"] == first["digest"]
+            assert TEXT.endswith(rest.choices[0].message.content)
+            assert rest.usage.completion_tokens == len(IDS) - num_had
+        assert list(fake.opens[1].generated_token_ids) == IDS[:1]
+        with pytest.raises(openai.BadRequestError, match="not the one"):
+            await ask(5, {**kept, "model_fingerprint": "another"})
+
+
 async def test_an_answer_sent_back_as_it_came_is_taken():
     async with open_door() as (gateway, fake, _), client_of(gateway) as client:
         first = await client.chat.completions.create(model="tiny", messages=ASKED)

@@ -30,6 +30,7 @@ ALLOWED_INSIDE_FUNCTIONS = {
 HOLDS_MESSAGES = {
     "paceline/client.py",
     "paceline/client_codec.py",
+    "paceline/conversation.py",
     "paceline/codec.py",
     "paceline/verifier_status.py",
     "drafter_service/servicer.py",

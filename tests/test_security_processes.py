@@ -117,7 +117,7 @@ def test_the_whole_path_speaks_tls_and_drafts(secured: Secured):
     wait_until(drafts, what="the drafter's link over mTLS")
 
     async def answer():
-        async with GatewayClient(secured.addresses["gateway"], secured.access()) as client:
+        async with GatewayClient(secured.addresses["gateway"], access=secured.access()) as client:
             return await ask(client, [ChatMessage("user", "a b c a b c")], GREEDY)
 
     assert len(asyncio.run(answer()).token_ids) == 40
@@ -165,7 +165,7 @@ async def test_no_text_and_no_key_in_logs_spans_or_errors(secured: Secured):
     ]
     errors: list[str] = []
     for access in (secured.access(), secured.access(wrong_key)):
-        async with GatewayClient(secured.addresses["gateway"], access) as client:
+        async with GatewayClient(secured.addresses["gateway"], access=access) as client:
             for request in asked:
                 try:
                     async for _ in client.generate(request):

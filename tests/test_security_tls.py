@@ -23,7 +23,8 @@ from gateway.config import GatewaySettings
 from gateway.gateway import Gateway
 from paceline import telemetry
 from paceline.access import Access
-from paceline.client import GatewayClient, Unreachable
+from paceline.client import GatewayClient
+from paceline.client_errors import Unreachable
 from paceline.events import Delta, Request
 from paceline.roles import CALLERS, ROLES, may_call, roles_of, server_name
 from paceline.server import INTERNAL_MESSAGE_BYTES, Refusal, Service, open_channel, refuse_exposure
@@ -68,7 +69,7 @@ async def gateway_of(verifier: str, door: TlsFiles, peer: TlsFiles, **settings):
 
 
 async def text_from(address: str, access: Access) -> str:
-    async with asyncio.timeout(DEADLINE_S), GatewayClient(address, access) as client:
+    async with asyncio.timeout(DEADLINE_S), GatewayClient(address, access=access) as client:
         events = [event async for event in client.generate(Request("hi"))]
     return "".join(event.text for event in events if isinstance(event, Delta))
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.memory_sessions import MemorySessions
 from gateway.sessions import (
     MAX_CONTENT_BYTES,
     MAX_MESSAGES,
     Defaults,
     Session,
-    Sessions,
     add_turn,
     fit,
     without_oldest,
@@ -37,119 +37,121 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def sessions(clock: Clock) -> Sessions:
-    return Sessions(TTL_S, 3, clock)
+def sessions(clock: Clock) -> MemorySessions:
+    return MemorySessions(TTL_S, 3, clock)
 
 
-def create(sessions: Sessions, system: str = "") -> Session:
-    return sessions.create("tiny", system, Defaults())
+async def create(sessions: MemorySessions, system: str = "") -> Session:
+    return await sessions.create("tiny", system, Defaults())
 
 
-def is_kept(sessions: Sessions, session: Session) -> bool:
+async def is_kept(sessions: MemorySessions, session: Session) -> bool:
     try:
-        return sessions.get(session.id) is session
+        return await sessions.get(session.id) is session
     except Refusal as refusal:
         assert refusal.code is grpc.StatusCode.NOT_FOUND
         return False
 
 
-def test_ids_are_128_bit_and_differ(sessions):
-    ids = {create(sessions).id for _ in range(3)}
+async def test_ids_are_128_bit_and_differ(sessions):
+    ids = {(await create(sessions)).id for _ in range(3)}
     assert len(ids) == 3
     assert all(len(bytes.fromhex(session_id)) == 16 for session_id in ids)
 
 
-def test_a_session_expires_unused(sessions, clock):
-    session = create(sessions)
+async def test_a_session_expires_unused(sessions, clock):
+    session = await create(sessions)
     clock.now += TTL_S - 1
-    assert is_kept(sessions, session)
+    assert await is_kept(sessions, session)
     assert sessions.expires_in_s(session) == 1
     clock.now += 1
-    assert not is_kept(sessions, session)
+    assert not await is_kept(sessions, session)
 
 
-def test_each_turn_prolongs_a_session_and_a_look_does_not(sessions, clock):
-    session, looked_at = create(sessions), create(sessions)
+async def test_each_turn_prolongs_a_session_and_a_look_does_not(sessions, clock):
+    session, looked_at = await create(sessions), await create(sessions)
     for _ in range(3):
         clock.now += TTL_S / 2
-        with sessions.turn(session.id):
+        async with sessions.turn(session.id):
             pass
         if clock.now < 1000 + TTL_S:
-            sessions.get(looked_at.id)
-    assert is_kept(sessions, session)
-    assert not is_kept(sessions, looked_at)
+            await sessions.get(looked_at.id)
+    assert await is_kept(sessions, session)
+    assert not await is_kept(sessions, looked_at)
 
 
-def test_a_session_does_not_expire_while_it_is_answered(sessions, clock):
-    session = create(sessions)
-    with sessions.turn(session.id):
+async def test_a_session_does_not_expire_while_it_is_answered(sessions, clock):
+    session = await create(sessions)
+    async with sessions.turn(session.id):
         clock.now += 10 * TTL_S
-        assert is_kept(sessions, session)
-    assert is_kept(sessions, session)
+        assert await is_kept(sessions, session)
+    assert await is_kept(sessions, session)
     assert sessions.expires_in_s(session) == TTL_S
 
 
-def test_the_session_unused_for_longest_makes_room(sessions, clock):
-    first, second, third = create(sessions), create(sessions), create(sessions)
+async def test_the_session_unused_for_longest_makes_room(sessions, clock):
+    first, second, third = await create(sessions), await create(sessions), await create(sessions)
     clock.now += 1
-    sessions.resume(first.id)
-    fourth = create(sessions)
-    kept = [is_kept(sessions, session) for session in (first, second, third, fourth)]
+    await sessions.resume(first.id, Defaults())
+    fourth = await create(sessions)
+    kept = [await is_kept(sessions, session) for session in (first, second, third, fourth)]
     assert kept == [True, False, True, True]
 
 
-def test_a_session_being_answered_is_not_evicted(sessions):
-    first, second, third = create(sessions), create(sessions), create(sessions)
-    with sessions.turn(first.id):
-        create(sessions)
-        assert is_kept(sessions, first)
-        assert not is_kept(sessions, second)
-    assert is_kept(sessions, third)
+async def test_a_session_being_answered_is_not_evicted(sessions):
+    first, second, third = await create(sessions), await create(sessions), await create(sessions)
+    async with sessions.turn(first.id):
+        await create(sessions)
+        assert await is_kept(sessions, first)
+        assert not await is_kept(sessions, second)
+    assert await is_kept(sessions, third)
 
 
-def test_no_room_when_all_are_being_answered(sessions):
-    first, second, third = create(sessions), create(sessions), create(sessions)
-    with (
+async def test_no_room_when_all_are_being_answered(sessions):
+    first, second, third = await create(sessions), await create(sessions), await create(sessions)
+    async with (
         sessions.turn(first.id),
         sessions.turn(second.id),
         sessions.turn(third.id),
-        pytest.raises(Refusal) as refused,
     ):
-        create(sessions)
+        with pytest.raises(Refusal) as refused:
+            await create(sessions)
     assert refused.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert refused.value.retry_after_s
 
 
-def test_one_turn_at_a_time(sessions):
-    session = create(sessions)
-    with sessions.turn(session.id):
-        with pytest.raises(Refusal) as refused, sessions.turn(session.id):
-            pass
+async def test_one_turn_at_a_time(sessions):
+    session = await create(sessions)
+    async with sessions.turn(session.id):
+        with pytest.raises(Refusal) as refused:
+            async with sessions.turn(session.id):
+                pass
         assert session.is_answering
     assert refused.value.code is grpc.StatusCode.FAILED_PRECONDITION
-    with sessions.turn(session.id) as again:
+    async with sessions.turn(session.id) as again:
         assert again is session
 
 
-def test_a_failed_turn_leaves_the_session_usable(sessions):
-    session = create(sessions)
-    with pytest.raises(RuntimeError), sessions.turn(session.id):
-        raise RuntimeError
+async def test_a_failed_turn_leaves_the_session_usable(sessions):
+    session = await create(sessions)
+    with pytest.raises(RuntimeError):
+        async with sessions.turn(session.id):
+            raise RuntimeError
     assert not session.is_answering
     assert session.messages == []
 
 
-def test_a_session_closed_during_a_turn_stays_closed(sessions):
-    session = create(sessions)
-    with sessions.turn(session.id):
-        sessions.close(session.id)
-    assert not is_kept(sessions, session)
+async def test_a_session_closed_during_a_turn_stays_closed(sessions):
+    session = await create(sessions)
+    async with sessions.turn(session.id):
+        await sessions.close(session.id)
+    assert not await is_kept(sessions, session)
     with pytest.raises(Refusal):
-        sessions.close(session.id)
+        await sessions.close(session.id)
 
 
-def test_a_finished_turn_is_recorded(sessions):
-    session = create(sessions, system="brief")
+async def test_a_finished_turn_is_recorded(sessions):
+    session = await create(sessions, system="brief")
     add_turn(session, "q", "a", num_tokens=7)
     assert [(m.role, m.content) for m in session.messages] == [
         ("system", "brief"),
@@ -159,8 +161,8 @@ def test_a_finished_turn_is_recorded(sessions):
     assert (session.num_turns, session.num_tokens) == (1, 7)
 
 
-def test_a_session_never_holds_more_than_its_limit(sessions):
-    session = create(sessions, system="brief")
+async def test_a_session_never_holds_more_than_its_limit(sessions):
+    session = await create(sessions, system="brief")
     for number in range(10):
         add_turn(session, f"{number}" * (MAX_CONTENT_BYTES // 4), "a", num_tokens=1)
     assert session.num_turns == 10

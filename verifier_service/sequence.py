@@ -42,6 +42,8 @@ class Request:
     trace: SpanContext | None = None
     workload: str = ""
     tenant: str = ""
+    # Rounds that another verifier reported before.
+    num_rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ class VerifierSequence:
     @property
     def round_number(self) -> int:
         """Of the round to come."""
-        return self.totals.num_rounds + 1
+        return self.request.num_rounds + self.totals.num_rounds + 1
 
 
 def delivered(

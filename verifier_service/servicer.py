@@ -155,6 +155,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
             trace=telemetry.parse_context(message.trace.traceparent, message.trace.tracestate),
             workload=message.workload,
             tenant=message.tenant,
+            num_rounds=message.num_rounds,
         )
 
     def _record(self, request: Request, report: RoundReport) -> None:

@@ -46,7 +46,7 @@ class Completions:
 
     def response(self, request: Request, arrival: Arrival, shape: Shape) -> Response:
         """Raises Refusal for a model that is not served. All else happens as it is sent."""
-        _, model, text = self._verifiers.place(request.model)
+        model, text = self._verifiers.serving(request.model)
         request = replace(request, model=model.name)
         transcript = Transcript(
             shape.dialect, request, model, text.token_bytes, arrival.unix_nanos // 10**9

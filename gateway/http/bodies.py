@@ -70,6 +70,9 @@ class Extension(Body):
     workload: Str = ""
     # 0: none.
     timeout_ms: UInt32 = 0
+    # Of an answer that was cut: the tokens the caller has, and the model that gave them.
+    generated_token_ids: List[UInt32] = []
+    model_fingerprint: Str = ""
 
 
 class CommonBody(Body):

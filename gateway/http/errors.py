@@ -23,11 +23,15 @@ MEANINGS: Mapping[grpc.StatusCode, tuple[int, str, str | None]] = {
     CODES.UNAUTHENTICATED: (401, "authentication_error", "invalid_api_key"),
     CODES.PERMISSION_DENIED: (403, "permission_error", "permission_denied"),
     CODES.NOT_FOUND: (404, "invalid_request_error", "model_not_found"),
-    CODES.ALREADY_EXISTS: (409, "invalid_request_error", "conflict"),
-    CODES.ABORTED: (409, "invalid_request_error", "conflict"),
     CODES.RESOURCE_EXHAUSTED: (429, "rate_limit_error", "rate_limit_exceeded"),
+    CODES.ABORTED: (500, "server_error", "aborted"),
     CODES.UNAVAILABLE: (503, "server_error", "overloaded"),
     CODES.DEADLINE_EXCEEDED: (504, "timeout_error", "deadline_exceeded"),
+}
+HEADERS: Mapping[grpc.StatusCode, Mapping[str, str]] = {
+    CODES.UNAUTHENTICATED: {"WWW-Authenticate": "Bearer"},
+    # Verifiers go down with the request; clients of the dialect try any other 500 again.
+    CODES.ABORTED: {"x-should-retry": "false"},
 }
 SERVER_ERROR = (500, "server_error", None)
 # Fields of a request that the dialect calls otherwise.
@@ -38,6 +42,8 @@ OWN_NAMES = (
     ("workload", "paceline.workload"),
     ("timeout_ms", "paceline.timeout_ms"),
     ("draft.", "paceline."),
+    ("generated_token_ids", "paceline.generated_token_ids"),
+    ("model_fingerprint", "paceline.model_fingerprint"),
 )
 # Kinds of validation errors that say more than any other about the same body.
 TELLING = ("extra_forbidden", "too_long")
@@ -80,7 +86,7 @@ def problem_of(refusal: Refusal, prompt_field: str) -> Problem:
             code = "context_length_exceeded"
     elif refusal.code is CODES.NOT_FOUND:
         message, param = "no such model; GET /v1/models names those that are served", "model"
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    headers = dict(HEADERS.get(refusal.code, {}))
     if refusal.retry_after_s is not None:
         headers["Retry-After"] = str(math.ceil(refusal.retry_after_s))
         headers["retry-after-ms"] = str(math.ceil(refusal.retry_after_s * 1000))

@@ -14,7 +14,12 @@ PREFILL_FIELDS = tuple(f.name for f in fields(PrefillReport) if f.name != "start
 
 
 def started_report(started: Started) -> dict[str, Any]:
-    return {"id": started.id, "trace_id": started.trace_id, "seed": started.seed}
+    return {
+        "id": started.id,
+        "trace_id": started.trace_id,
+        "seed": started.seed,
+        "model_fingerprint": started.model_fingerprint,
+    }
 
 
 def delta_report(delta: Delta) -> dict[str, Any]:
@@ -36,6 +41,7 @@ def finished_report(finished: Finished) -> dict[str, Any]:
         "duration_us": finished.duration_us,
         "digest": finished.digest.hex(),
         "stop": finished.stop or None,
+        "num_failovers": finished.num_failovers,
     }
 
 

@@ -76,6 +76,8 @@ def _request(
     num_logprobs: int | None,
 ) -> Request:
     extension = body.paceline or Extension()
+    if extension.generated_token_ids and body.seed is None:
+        raise FieldError("seed", "is needed with paceline.generated_token_ids")
     return Request(
         prompt=prompt,
         params=_params(body, extension, max_tokens, num_logprobs),
@@ -87,6 +89,8 @@ def _request(
         workload=extension.workload,
         timeout_ms=extension.timeout_ms,
         n=body.n or 1,
+        generated_token_ids=tuple(extension.generated_token_ids),
+        model_fingerprint=extension.model_fingerprint,
     )
 
 

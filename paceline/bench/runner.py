@@ -10,7 +10,8 @@ from contextlib import aclosing
 
 from paceline.bench.plan import Block, Plan
 from paceline.bench.sample import Arm, Delivery, LoadKind, Sample, Trial
-from paceline.client import GatewayClient, Unreachable
+from paceline.client import GatewayClient
+from paceline.client_errors import Unreachable
 from paceline.events import Delta, Finished, Request
 from paceline.rounds import SpeculationTotals
 from paceline.server import Refusal

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from paceline.cli.output import print_error
-from paceline.client import Unreachable
+from paceline.client_errors import Unreachable
 from paceline.server import Refusal
 
 EXIT_REFUSED = 1

@@ -18,7 +18,9 @@ import typer
 
 from paceline.cli import calls, flags, output
 from paceline.cli.answer import Answer
-from paceline.client import Conversation, GatewayClient, Unreachable
+from paceline.client import GatewayClient
+from paceline.client_errors import Unreachable
+from paceline.conversation import Conversation
 from paceline.events import DraftPolicy, OpenChat
 from paceline.params import SamplingParams
 from paceline.server import Refusal

@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from paceline.cli import calls, flags, output
-from paceline.client import Unreachable, is_serving
+from paceline.client import is_serving
+from paceline.client_errors import Unreachable
 from paceline.server import Refusal
 
 

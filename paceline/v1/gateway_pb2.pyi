@@ -29,7 +29,7 @@ class TokenIds(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("chat", "text", "token_ids", "params", "stop", "seed", "draft", "model", "request_id", "workload", "timeout_ms", "n")
+    __slots__ = ("chat", "text", "token_ids", "params", "stop", "seed", "draft", "model", "request_id", "workload", "timeout_ms", "n", "generated_token_ids", "model_fingerprint")
     CHAT_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,8 @@ class GenerateRequest(_message.Message):
     WORKLOAD_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
+    GENERATED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     chat: ChatMessages
     text: str
     token_ids: TokenIds
@@ -54,7 +56,9 @@ class GenerateRequest(_message.Message):
     workload: str
     timeout_ms: int
     n: int
-    def __init__(self, chat: _Optional[_Union[ChatMessages, _Mapping]] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., params: _Optional[_Union[_tokens_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., seed: _Optional[int] = ..., draft: _Optional[_Union[_tokens_pb2.DraftPolicy, _Mapping]] = ..., model: _Optional[str] = ..., request_id: _Optional[str] = ..., workload: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., n: _Optional[int] = ...) -> None: ...
+    generated_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    model_fingerprint: str
+    def __init__(self, chat: _Optional[_Union[ChatMessages, _Mapping]] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., params: _Optional[_Union[_tokens_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., seed: _Optional[int] = ..., draft: _Optional[_Union[_tokens_pb2.DraftPolicy, _Mapping]] = ..., model: _Optional[str] = ..., request_id: _Optional[str] = ..., workload: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., n: _Optional[int] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., model_fingerprint: _Optional[str] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("started", "delta", "finished", "index")
@@ -69,18 +73,20 @@ class GenerateResponse(_message.Message):
     def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., index: _Optional[int] = ...) -> None: ...
 
 class Started(_message.Message):
-    __slots__ = ("id", "model", "seed", "num_prompt_tokens", "trace_id")
+    __slots__ = ("id", "model", "seed", "num_prompt_tokens", "trace_id", "model_fingerprint")
     ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     NUM_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TRACE_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     id: str
     model: str
     seed: int
     num_prompt_tokens: int
     trace_id: str
-    def __init__(self, id: _Optional[str] = ..., model: _Optional[str] = ..., seed: _Optional[int] = ..., num_prompt_tokens: _Optional[int] = ..., trace_id: _Optional[str] = ...) -> None: ...
+    model_fingerprint: str
+    def __init__(self, id: _Optional[str] = ..., model: _Optional[str] = ..., seed: _Optional[int] = ..., num_prompt_tokens: _Optional[int] = ..., trace_id: _Optional[str] = ..., model_fingerprint: _Optional[str] = ...) -> None: ...
 
 class Delta(_message.Message):
     __slots__ = ("text", "token_ids", "sources", "logprobs", "round", "prefill")
@@ -99,7 +105,7 @@ class Delta(_message.Message):
     def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sources: _Optional[_Iterable[_Union[_tokens_pb2.TokenSource, str]]] = ..., logprobs: _Optional[_Iterable[_Union[_tokens_pb2.TokenLogprobs, _Mapping]]] = ..., round: _Optional[_Union[_tokens_pb2.RoundReport, _Mapping]] = ..., prefill: _Optional[_Union[_tokens_pb2.PrefillReport, _Mapping]] = ...) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("finish_reason", "usage", "totals", "time_to_first_token_us", "duration_us", "digest", "stop")
+    __slots__ = ("finish_reason", "usage", "totals", "time_to_first_token_us", "duration_us", "digest", "stop", "num_failovers")
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TOTALS_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +113,7 @@ class Finished(_message.Message):
     DURATION_US_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    NUM_FAILOVERS_FIELD_NUMBER: _ClassVar[int]
     finish_reason: _tokens_pb2.FinishReason
     usage: _tokens_pb2.Usage
     totals: _tokens_pb2.SpeculationTotals
@@ -114,7 +121,8 @@ class Finished(_message.Message):
     duration_us: int
     digest: bytes
     stop: str
-    def __init__(self, finish_reason: _Optional[_Union[_tokens_pb2.FinishReason, str]] = ..., usage: _Optional[_Union[_tokens_pb2.Usage, _Mapping]] = ..., totals: _Optional[_Union[_tokens_pb2.SpeculationTotals, _Mapping]] = ..., time_to_first_token_us: _Optional[int] = ..., duration_us: _Optional[int] = ..., digest: _Optional[bytes] = ..., stop: _Optional[str] = ...) -> None: ...
+    num_failovers: int
+    def __init__(self, finish_reason: _Optional[_Union[_tokens_pb2.FinishReason, str]] = ..., usage: _Optional[_Union[_tokens_pb2.Usage, _Mapping]] = ..., totals: _Optional[_Union[_tokens_pb2.SpeculationTotals, _Mapping]] = ..., time_to_first_token_us: _Optional[int] = ..., duration_us: _Optional[int] = ..., digest: _Optional[bytes] = ..., stop: _Optional[str] = ..., num_failovers: _Optional[int] = ...) -> None: ...
 
 class ChatRequest(_message.Message):
     __slots__ = ("open", "turn", "end")

@@ -39,6 +39,12 @@ class GatewayServiceStub:
     NOT_FOUND            no such session or model
     RESOURCE_EXHAUSTED   too many requests; retry after the time in google.rpc.RetryInfo
     UNAVAILABLE          no verifier is ready; retry
+    ABORTED              two verifiers went down with this request; do not retry. Or: another gateway
+    took the session over
+    DATA_LOSS            the answer's tokens are not the ones that were generated
+
+    A verifier that dies or freezes in mid-answer is not seen here: the answer goes on elsewhere, same
+    tokens. When the gateway dies, open again with generated_token_ids at another one.
     """
 
     def __init__(self, channel):
@@ -93,6 +99,12 @@ class GatewayServiceServicer:
     NOT_FOUND            no such session or model
     RESOURCE_EXHAUSTED   too many requests; retry after the time in google.rpc.RetryInfo
     UNAVAILABLE          no verifier is ready; retry
+    ABORTED              two verifiers went down with this request; do not retry. Or: another gateway
+    took the session over
+    DATA_LOSS            the answer's tokens are not the ones that were generated
+
+    A verifier that dies or freezes in mid-answer is not seen here: the answer goes on elsewhere, same
+    tokens. When the gateway dies, open again with generated_token_ids at another one.
     """
 
     def Generate(self, request, context):
@@ -187,6 +199,12 @@ class GatewayService:
     NOT_FOUND            no such session or model
     RESOURCE_EXHAUSTED   too many requests; retry after the time in google.rpc.RetryInfo
     UNAVAILABLE          no verifier is ready; retry
+    ABORTED              two verifiers went down with this request; do not retry. Or: another gateway
+    took the session over
+    DATA_LOSS            the answer's tokens are not the ones that were generated
+
+    A verifier that dies or freezes in mid-answer is not seen here: the answer goes on elsewhere, same
+    tokens. When the gateway dies, open again with generated_token_ids at another one.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ from paceline.v1 import drafter_pb2 as paceline_dot_v1_dot_drafter__pb2
 from paceline.v1 import tokens_pb2 as paceline_dot_v1_dot_tokens__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apaceline/v1/verifier.proto\x12\x0bpaceline.v1\x1a\x19paceline/v1/drafter.proto\x1a\x18paceline/v1/tokens.proto\"\x97\x01\n\x17VerifierGenerateRequest\x12!\n\x04open\x18\x01 \x01(\x0b\x32\x11.paceline.v1.OpenH\x00\x12%\n\x06\x63redit\x18\x02 \x01(\x0b\x32\x13.paceline.v1.CreditH\x00\x12\'\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x18.paceline.v1.EndOfStreamH\x00\x42\t\n\x07request\"r\n\x18VerifierGenerateResponse\x12%\n\x06tokens\x18\x01 \x01(\x0b\x32\x13.paceline.v1.TokensH\x00\x12#\n\x05\x66inal\x18\x02 \x01(\x0b\x32\x12.paceline.v1.FinalH\x00\x42\n\n\x08response\"\x8e\x02\n\x04Open\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x1b\n\x13generated_token_ids\x18\x02 \x03(\r\x12+\n\x06params\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x0c\n\x04seed\x18\x04 \x01(\x06\x12\x12\n\ntimeout_ms\x18\x05 \x01(\r\x12\'\n\x05\x64raft\x18\x06 \x01(\x0b\x32\x18.paceline.v1.DraftPolicy\x12(\n\x05trace\x18\x07 \x01(\x0b\x32\x19.paceline.v1.TraceContext\x12\x12\n\nrequest_id\x18\x08 \x01(\t\x12\x10\n\x08workload\x18\t \x01(\t\x12\x0e\n\x06tenant\x18\n \x01(\t\"\x1c\n\x06\x43redit\x12\x12\n\nnum_tokens\x18\x01 \x01(\r\"\xdf\x01\n\x06Tokens\x12\x13\n\x0bstart_index\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12)\n\x07sources\x18\x03 \x03(\x0e\x32\x18.paceline.v1.TokenSource\x12,\n\x08logprobs\x18\x04 \x03(\x0b\x32\x1a.paceline.v1.TokenLogprobs\x12\'\n\x05round\x18\x05 \x01(\x0b\x32\x18.paceline.v1.RoundReport\x12+\n\x07prefill\x18\x06 \x01(\x0b\x32\x1a.paceline.v1.PrefillReport\"\xca\x01\n\x05\x46inal\x12\x30\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12\x1a\n\rstop_token_id\x18\x02 \x01(\rH\x00\x88\x01\x01\x12!\n\x05usage\x18\x03 \x01(\x0b\x32\x12.paceline.v1.Usage\x12.\n\x06totals\x18\x04 \x01(\x0b\x32\x1e.paceline.v1.SpeculationTotals\x12\x0e\n\x06\x64igest\x18\x05 \x01(\x0c\x42\x10\n\x0e_stop_token_id\"\x11\n\x0fGetModelRequest\"\xc6\x01\n\x10GetModelResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x02 \x01(\t\x12\x1d\n\x15tokenizer_fingerprint\x18\x03 \x01(\t\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x13\n\x0bmax_context\x18\x05 \x01(\r\x12\x15\n\reos_token_ids\x18\x06 \x03(\r\x12\x18\n\x10max_draft_tokens\x18\x07 \x01(\r\x12\x10\n\x08numerics\x18\x08 \x01(\t\"\x15\n\x13GetTokenizerRequest\"2\n\x14GetTokenizerResponse\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\x12\n\x10GetStatusRequest\"\xe7\x02\n\x11GetStatusResponse\x12\x13\n\x0bnum_running\x18\x01 \x01(\r\x12\x13\n\x0bnum_waiting\x18\x02 \x01(\r\x12\x16\n\x0ekv_blocks_used\x18\x03 \x01(\r\x12\x17\n\x0fkv_blocks_total\x18\x04 \x01(\r\x12\x11\n\tnum_steps\x18\x05 \x01(\x04\x12,\n\x08\x64rafters\x18\x06 \x03(\x0b\x32\x1a.paceline.v1.DrafterStatus\x12.\n\x06totals\x18\x07 \x01(\x0b\x32\x1e.paceline.v1.SpeculationTotals\x12,\n\x07tenants\x18\x08 \x03(\x0b\x32\x1b.paceline.v1.TenantDrafting\x12\x0f\n\x07step_us\x18\t \x01(\x04\x12\x12\n\nforward_us\x18\n \x01(\x04\x12\x1a\n\x12kv_blocks_reusable\x18\x0b \x01(\r\x12\x17\n\x0fnum_preemptions\x18\x0c \x01(\x04\"n\n\x0eTenantDrafting\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x10\n\x08\x64raft_us\x18\x02 \x01(\x04\x12\x0f\n\x07wait_us\x18\x03 \x01(\x04\x12\x13\n\x0bnum_drafted\x18\x04 \x01(\x04\x12\x14\n\x0cnum_accepted\x18\x05 \x01(\x04\"\xbb\x01\n\rDrafterStatus\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0f\n\x07\x64rafter\x18\x03 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12\x15\n\rnum_sequences\x18\x05 \x01(\r\x12\x12\n\nnum_blocks\x18\x06 \x01(\x04\x12\x11\n\tnum_stale\x18\x07 \x01(\x04\x12\x15\n\rnum_malformed\x18\x08 \x01(\x04\x12\x14\n\x0cnum_connects\x18\t \x01(\x04\x32\xda\x02\n\x0fVerifierService\x12[\n\x08Generate\x12$.paceline.v1.VerifierGenerateRequest\x1a%.paceline.v1.VerifierGenerateResponse(\x01\x30\x01\x12G\n\x08GetModel\x12\x1c.paceline.v1.GetModelRequest\x1a\x1d.paceline.v1.GetModelResponse\x12U\n\x0cGetTokenizer\x12 .paceline.v1.GetTokenizerRequest\x1a!.paceline.v1.GetTokenizerResponse0\x01\x12J\n\tGetStatus\x12\x1d.paceline.v1.GetStatusRequest\x1a\x1e.paceline.v1.GetStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apaceline/v1/verifier.proto\x12\x0bpaceline.v1\x1a\x19paceline/v1/drafter.proto\x1a\x18paceline/v1/tokens.proto\"\x97\x01\n\x17VerifierGenerateRequest\x12!\n\x04open\x18\x01 \x01(\x0b\x32\x11.paceline.v1.OpenH\x00\x12%\n\x06\x63redit\x18\x02 \x01(\x0b\x32\x13.paceline.v1.CreditH\x00\x12\'\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x18.paceline.v1.EndOfStreamH\x00\x42\t\n\x07request\"r\n\x18VerifierGenerateResponse\x12%\n\x06tokens\x18\x01 \x01(\x0b\x32\x13.paceline.v1.TokensH\x00\x12#\n\x05\x66inal\x18\x02 \x01(\x0b\x32\x12.paceline.v1.FinalH\x00\x42\n\n\x08response\"\xa2\x02\n\x04Open\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x1b\n\x13generated_token_ids\x18\x02 \x03(\r\x12+\n\x06params\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x0c\n\x04seed\x18\x04 \x01(\x06\x12\x12\n\ntimeout_ms\x18\x05 \x01(\r\x12\'\n\x05\x64raft\x18\x06 \x01(\x0b\x32\x18.paceline.v1.DraftPolicy\x12(\n\x05trace\x18\x07 \x01(\x0b\x32\x19.paceline.v1.TraceContext\x12\x12\n\nrequest_id\x18\x08 \x01(\t\x12\x10\n\x08workload\x18\t \x01(\t\x12\x0e\n\x06tenant\x18\n \x01(\t\x12\x12\n\nnum_rounds\x18\x0b \x01(\r\"\x1c\n\x06\x43redit\x12\x12\n\nnum_tokens\x18\x01 \x01(\r\"\xdf\x01\n\x06Tokens\x12\x13\n\x0bstart_index\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12)\n\x07sources\x18\x03 \x03(\x0e\x32\x18.paceline.v1.TokenSource\x12,\n\x08logprobs\x18\x04 \x03(\x0b\x32\x1a.paceline.v1.TokenLogprobs\x12\'\n\x05round\x18\x05 \x01(\x0b\x32\x18.paceline.v1.RoundReport\x12+\n\x07prefill\x18\x06 \x01(\x0b\x32\x1a.paceline.v1.PrefillReport\"\xca\x01\n\x05\x46inal\x12\x30\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12\x1a\n\rstop_token_id\x18\x02 \x01(\rH\x00\x88\x01\x01\x12!\n\x05usage\x18\x03 \x01(\x0b\x32\x12.paceline.v1.Usage\x12.\n\x06totals\x18\x04 \x01(\x0b\x32\x1e.paceline.v1.SpeculationTotals\x12\x0e\n\x06\x64igest\x18\x05 \x01(\x0c\x42\x10\n\x0e_stop_token_id\"\x11\n\x0fGetModelRequest\"\xc6\x01\n\x10GetModelResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x02 \x01(\t\x12\x1d\n\x15tokenizer_fingerprint\x18\x03 \x01(\t\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x13\n\x0bmax_context\x18\x05 \x01(\r\x12\x15\n\reos_token_ids\x18\x06 \x03(\r\x12\x18\n\x10max_draft_tokens\x18\x07 \x01(\r\x12\x10\n\x08numerics\x18\x08 \x01(\t\"\x15\n\x13GetTokenizerRequest\"2\n\x14GetTokenizerResponse\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\x12\n\x10GetStatusRequest\"\xe7\x02\n\x11GetStatusResponse\x12\x13\n\x0bnum_running\x18\x01 \x01(\r\x12\x13\n\x0bnum_waiting\x18\x02 \x01(\r\x12\x16\n\x0ekv_blocks_used\x18\x03 \x01(\r\x12\x17\n\x0fkv_blocks_total\x18\x04 \x01(\r\x12\x11\n\tnum_steps\x18\x05 \x01(\x04\x12,\n\x08\x64rafters\x18\x06 \x03(\x0b\x32\x1a.paceline.v1.DrafterStatus\x12.\n\x06totals\x18\x07 \x01(\x0b\x32\x1e.paceline.v1.SpeculationTotals\x12,\n\x07tenants\x18\x08 \x03(\x0b\x32\x1b.paceline.v1.TenantDrafting\x12\x0f\n\x07step_us\x18\t \x01(\x04\x12\x12\n\nforward_us\x18\n \x01(\x04\x12\x1a\n\x12kv_blocks_reusable\x18\x0b \x01(\r\x12\x17\n\x0fnum_preemptions\x18\x0c \x01(\x04\"n\n\x0eTenantDrafting\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x10\n\x08\x64raft_us\x18\x02 \x01(\x04\x12\x0f\n\x07wait_us\x18\x03 \x01(\x04\x12\x13\n\x0bnum_drafted\x18\x04 \x01(\x04\x12\x14\n\x0cnum_accepted\x18\x05 \x01(\x04\"\xbb\x01\n\rDrafterStatus\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0f\n\x07\x64rafter\x18\x03 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12\x15\n\rnum_sequences\x18\x05 \x01(\r\x12\x12\n\nnum_blocks\x18\x06 \x01(\x04\x12\x11\n\tnum_stale\x18\x07 \x01(\x04\x12\x15\n\rnum_malformed\x18\x08 \x01(\x04\x12\x14\n\x0cnum_connects\x18\t \x01(\x04\x32\xda\x02\n\x0fVerifierService\x12[\n\x08Generate\x12$.paceline.v1.VerifierGenerateRequest\x1a%.paceline.v1.VerifierGenerateResponse(\x01\x30\x01\x12G\n\x08GetModel\x12\x1c.paceline.v1.GetModelRequest\x1a\x1d.paceline.v1.GetModelResponse\x12U\n\x0cGetTokenizer\x12 .paceline.v1.GetTokenizerRequest\x1a!.paceline.v1.GetTokenizerResponse0\x01\x12J\n\tGetStatus\x12\x1d.paceline.v1.GetStatusRequest\x1a\x1e.paceline.v1.GetStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,29 +38,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_VERIFIERGENERATERESPONSE']._serialized_start=250
   _globals['_VERIFIERGENERATERESPONSE']._serialized_end=364
   _globals['_OPEN']._serialized_start=367
-  _globals['_OPEN']._serialized_end=637
-  _globals['_CREDIT']._serialized_start=639
-  _globals['_CREDIT']._serialized_end=667
-  _globals['_TOKENS']._serialized_start=670
-  _globals['_TOKENS']._serialized_end=893
-  _globals['_FINAL']._serialized_start=896
-  _globals['_FINAL']._serialized_end=1098
-  _globals['_GETMODELREQUEST']._serialized_start=1100
-  _globals['_GETMODELREQUEST']._serialized_end=1117
-  _globals['_GETMODELRESPONSE']._serialized_start=1120
-  _globals['_GETMODELRESPONSE']._serialized_end=1318
-  _globals['_GETTOKENIZERREQUEST']._serialized_start=1320
-  _globals['_GETTOKENIZERREQUEST']._serialized_end=1341
-  _globals['_GETTOKENIZERRESPONSE']._serialized_start=1343
-  _globals['_GETTOKENIZERRESPONSE']._serialized_end=1393
-  _globals['_GETSTATUSREQUEST']._serialized_start=1395
-  _globals['_GETSTATUSREQUEST']._serialized_end=1413
-  _globals['_GETSTATUSRESPONSE']._serialized_start=1416
-  _globals['_GETSTATUSRESPONSE']._serialized_end=1775
-  _globals['_TENANTDRAFTING']._serialized_start=1777
-  _globals['_TENANTDRAFTING']._serialized_end=1887
-  _globals['_DRAFTERSTATUS']._serialized_start=1890
-  _globals['_DRAFTERSTATUS']._serialized_end=2077
-  _globals['_VERIFIERSERVICE']._serialized_start=2080
-  _globals['_VERIFIERSERVICE']._serialized_end=2426
+  _globals['_OPEN']._serialized_end=657
+  _globals['_CREDIT']._serialized_start=659
+  _globals['_CREDIT']._serialized_end=687
+  _globals['_TOKENS']._serialized_start=690
+  _globals['_TOKENS']._serialized_end=913
+  _globals['_FINAL']._serialized_start=916
+  _globals['_FINAL']._serialized_end=1118
+  _globals['_GETMODELREQUEST']._serialized_start=1120
+  _globals['_GETMODELREQUEST']._serialized_end=1137
+  _globals['_GETMODELRESPONSE']._serialized_start=1140
+  _globals['_GETMODELRESPONSE']._serialized_end=1338
+  _globals['_GETTOKENIZERREQUEST']._serialized_start=1340
+  _globals['_GETTOKENIZERREQUEST']._serialized_end=1361
+  _globals['_GETTOKENIZERRESPONSE']._serialized_start=1363
+  _globals['_GETTOKENIZERRESPONSE']._serialized_end=1413
+  _globals['_GETSTATUSREQUEST']._serialized_start=1415
+  _globals['_GETSTATUSREQUEST']._serialized_end=1433
+  _globals['_GETSTATUSRESPONSE']._serialized_start=1436
+  _globals['_GETSTATUSRESPONSE']._serialized_end=1795
+  _globals['_TENANTDRAFTING']._serialized_start=1797
+  _globals['_TENANTDRAFTING']._serialized_end=1907
+  _globals['_DRAFTERSTATUS']._serialized_start=1910
+  _globals['_DRAFTERSTATUS']._serialized_end=2097
+  _globals['_VERIFIERSERVICE']._serialized_start=2100
+  _globals['_VERIFIERSERVICE']._serialized_end=2446
 # @@protoc_insertion_point(module_scope)

@@ -27,7 +27,7 @@ class VerifierGenerateResponse(_message.Message):
     def __init__(self, tokens: _Optional[_Union[Tokens, _Mapping]] = ..., final: _Optional[_Union[Final, _Mapping]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("token_ids", "generated_token_ids", "params", "seed", "timeout_ms", "draft", "trace", "request_id", "workload", "tenant")
+    __slots__ = ("token_ids", "generated_token_ids", "params", "seed", "timeout_ms", "draft", "trace", "request_id", "workload", "tenant", "num_rounds")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     GENERATED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     PARAMS_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,7 @@ class Open(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     WORKLOAD_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
+    NUM_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     generated_token_ids: _containers.RepeatedScalarFieldContainer[int]
     params: _tokens_pb2.SamplingParams
@@ -48,7 +49,8 @@ class Open(_message.Message):
     request_id: str
     workload: str
     tenant: str
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[_tokens_pb2.SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., draft: _Optional[_Union[_tokens_pb2.DraftPolicy, _Mapping]] = ..., trace: _Optional[_Union[_tokens_pb2.TraceContext, _Mapping]] = ..., request_id: _Optional[str] = ..., workload: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
+    num_rounds: int
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[_tokens_pb2.SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., draft: _Optional[_Union[_tokens_pb2.DraftPolicy, _Mapping]] = ..., trace: _Optional[_Union[_tokens_pb2.TraceContext, _Mapping]] = ..., request_id: _Optional[str] = ..., workload: _Optional[str] = ..., tenant: _Optional[str] = ..., num_rounds: _Optional[int] = ...) -> None: ...
 
 class Credit(_message.Message):
     __slots__ = ("num_tokens",)
