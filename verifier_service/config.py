@@ -51,5 +51,5 @@ class VerifierSettings(ServiceSettings):
     step_rows: int = Field(256, ge=16, description="rows of all sequences in one forward")
     prefill_rows: int = Field(128, ge=16, description="rows of one prompt in one forward")
     busy_prefill_rows: int = Field(
-        64, ge=16, description="rows of all prompts in a forward that running answers share"
+        48, ge=16, description="rows of all prompts in a forward that running answers share"
     )
