@@ -1,4 +1,4 @@
-"""Logits without a token to choose fail their own request, through the whole stack, and no other."""
+"""Logits without a token to choose fail their own request, through the whole stack, and no more."""
 
 import asyncio
 

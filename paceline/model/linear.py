@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from transformers.pytorch_utils import Conv1D
 
 from paceline.model.operators import handle
 
@@ -102,7 +103,7 @@ class _Part(nn.Module):
 
 
 def make_canonical(model: nn.Module, rows: RowRange) -> list[CanonicalLinear]:
-    """Replaces every nn.Linear of the model, in place. Returns the new layers."""
+    """Replaces every linear layer of the model, in place. Returns the new layers."""
     made: list[CanonicalLinear] = []
     for parent in list(model.modules()):
         for names in _FUSED_NAMES:
@@ -111,9 +112,15 @@ def make_canonical(model: nn.Module, rows: RowRange) -> list[CanonicalLinear]:
                 made.append(_fuse(parent, names, rows))
         for name, child in list(parent.named_children()):
             if type(child) is nn.Linear:
-                layer = CanonicalLinear(child.weight.detach(), _detached(child.bias), rows)
-                setattr(parent, name, layer)
-                made.append(layer)
+                weight = child.weight.detach()
+            elif type(child) is Conv1D:
+                # GPT-2's linear layer, its weight the other way round.
+                weight = child.weight.detach().T.contiguous()
+            else:
+                continue
+            layer = CanonicalLinear(weight, _detached(child.bias), rows)
+            setattr(parent, name, layer)
+            made.append(layer)
     return made
 
 
