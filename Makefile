@@ -11,7 +11,8 @@ INSTALLED := .venv/.installed
 PACKAGES := paceline drafter_service verifier_service gateway
 PROTOS := $(sort $(wildcard protos/paceline/v1/*.proto))
 
-.PHONY: help install demo test test-slow check bench-exact bench-engine sim-pacing bench-pacing proto up down clean
+.PHONY: help install demo test test-slow test-faults check bench-exact bench-engine sim-pacing \
+	bench-pacing proto up down clean
 
 help: ## What there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -35,6 +36,9 @@ test: install ## The default test suite: CPU, no network
 
 test-slow: install ## What takes longer than the default suite allows
 	$(BIN)/python -m pytest -m 'slow and not gpu'
+
+test-faults: install ## Kills, freezes and overload: minutes
+	$(BIN)/python -m pytest -m 'faults and not gpu'
 
 check: install ## Format, lint, types, generated code, import rules
 	$(BIN)/ruff format --check .

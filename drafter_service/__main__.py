@@ -36,6 +36,7 @@ async def serve(settings: DrafterSettings) -> None:
         drain_s=settings.drain_s,
         message_bytes=INTERNAL_MESSAGE_BYTES,
         with_reflection=settings.reflection,
+        tls=settings.port_tls,
     )
     servicer = DrafterServicer(engine)
     add_DrafterServiceServicer_to_server(servicer, service.server)  # type: ignore[no-untyped-call]
@@ -57,7 +58,12 @@ def main() -> None:
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     os.environ["OMP_NUM_THREADS"] = str(settings.threads)
     set_up_logging(settings.log_level)
-    refuse_exposure(settings.host, settings.insecure)
+    refuse_exposure(
+        settings.host,
+        settings.insecure,
+        encrypted=bool(settings.tls_cert),
+        authenticated=bool(settings.tls_client_ca),
+    )
     run(serve(settings))
 
 

@@ -20,7 +20,8 @@ async def serve(settings: GatewaySettings) -> None:
     async def announce() -> None:
         log.info("listening on %s, verifiers: %s", gateway.address, ", ".join(settings.verifier))
         if gateway.http_address:
-            log.info("HTTP on http://%s", gateway.http_address)
+            scheme = "https" if settings.tls_cert else "http"
+            log.info("HTTP on %s://%s", scheme, gateway.http_address)
         await gateway.wait_ready()
         print(f"READY gateway {gateway.address}", flush=True)
 
@@ -37,9 +38,13 @@ async def serve(settings: GatewaySettings) -> None:
 def main() -> None:
     settings = GatewaySettings.load()
     set_up_logging(settings.log_level)
-    refuse_exposure(settings.host, settings.insecure)
-    if settings.http_host:
-        refuse_exposure(settings.http_host, settings.insecure)
+    for host in filter(None, (settings.host, settings.http_host)):
+        refuse_exposure(
+            host,
+            settings.insecure,
+            encrypted=bool(settings.tls_cert),
+            authenticated=bool(settings.tls_client_ca or settings.api_keys),
+        )
     run(serve(settings))
 
 

@@ -15,6 +15,7 @@ import grpc
 from opentelemetry.trace import SpanContext
 
 from gateway.answer_text import AnswerText, Piece
+from gateway.keys import Tenant
 from gateway.rounds import RoundHub, cut_round
 from gateway.sequences import Final, Open, ServedModel, Tokens
 from gateway.sessions import fit
@@ -37,6 +38,7 @@ class Arrival:
 
     unix_nanos: int
     monotonic_s: float
+    tenant: Tenant
     remaining_s: float | None = None
     parent: SpanContext | None = None
 
@@ -87,7 +89,7 @@ class Answers:
         trace = self._traces.begin(
             request,
             answer_id=answer_id,
-            model=request.model or self._verifiers.default_model(),
+            model=self._verifiers.traced_model(request.model),
             session_id=session_id,
             parent=arrival.parent,
             start_unix_nanos=arrival.unix_nanos,
@@ -140,6 +142,7 @@ class Answers:
             tracestate=tracestate,
             request_id=request.request_id,
             workload=request.workload,
+            tenant=arrival.tenant.name,
         )
         started: Started | None = Started(answer_id, model.name, seed, len(prompt), trace.trace_id)
         answer_text = AnswerText(text.detokeniser(), request.stop, stop_ids(request, model))

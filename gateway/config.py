@@ -1,15 +1,17 @@
 """The gateway's settings."""
 
+from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from paceline.settings import ServiceSettings
+from paceline.keys import load_keys
+from paceline.settings import DiallingSettings
 
 HTTP_PORT = 8000
 
 
-class GatewaySettings(ServiceSettings):
+class GatewaySettings(DiallingSettings):
     """The gateway: text in, text out, sessions, and a span for every round."""
 
     program: ClassVar[str] = "gateway"
@@ -36,11 +38,27 @@ class GatewaySettings(ServiceSettings):
         1024, ge=1, description="sessions kept; the one unused for longest makes room"
     )
     max_requests: int = Field(
-        256, ge=1, description="answers at the same time; more are told to retry"
+        256, ge=1, description="answers at the same time; more wait for their tenant's fair turn"
+    )
+    max_queued: int = Field(
+        64, ge=0, description="requests that wait; a tenant may fill half of what is free"
+    )
+    max_queue_s: float = Field(
+        10.0, gt=0, description="longest wait; who would wait longer is refused at once"
+    )
+    api_keys: str = Field(
+        "", description="file of hashed keys (paceline keys add); set: callers need one"
     )
     trace_rounds: Literal["all", "sampled"] = Field(
         "all", description="rounds that get a span: all, or the first 8, every 16th and odd ones"
     )
+
+    @field_validator("api_keys")
+    @classmethod
+    def _check_keys(cls, path: str) -> str:
+        if path:
+            load_keys(Path(path))
+        return path
 
     @property
     def wanted_http_port(self) -> int:

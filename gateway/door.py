@@ -1,14 +1,14 @@
 """The way from any door to an answer: checks, admission, and the answers' events.
 
-Knows no messages and no HTTP; every door that takes whole requests goes through here.
+Knows no messages and no HTTP; every answer of every door goes through here.
 """
 
 import contextlib
 from collections.abc import AsyncGenerator
 
-from gateway.admission import Admission
-from gateway.answers import Answers, Arrival
-from gateway.validation import request_violations
+from gateway.admission import Admission, Visit
+from gateway.answers import Answers, Arrival, time_left_ms
+from gateway.validation import estimated_tokens, request_violations
 from paceline.events import Event, Request
 from paceline.server import Refusal
 
@@ -29,7 +29,38 @@ class Door:
         """
         if violations := request_violations(request):
             raise Refusal.invalid(violations)
-        with self._admission.place(request.n):
-            async with contextlib.aclosing(self._answers.stream_all(request, arrival)) as events:
-                async for indexed in events:
-                    yield indexed
+        async with (
+            self._place(request, arrival) as visit,
+            contextlib.aclosing(self._answers.stream_all(request, arrival)) as events,
+        ):
+            async for index, event in events:
+                visit.count(event)
+                yield index, event
+
+    async def turn(
+        self, request: Request, arrival: Arrival, session_id: str
+    ) -> AsyncGenerator[Event, None]:
+        """Events of the one answer to a conversation that a session holds, less its oldest turns
+        if it is too long. Close the iterator to give up.
+
+        The turn was checked when it came. Raises Refusal or FieldError.
+        """
+        events = self._answers.stream(request, arrival, session_id=session_id, drop_old_turns=True)
+        async with (
+            self._place(request, arrival) as visit,
+            contextlib.aclosing(events),
+        ):
+            async for event in events:
+                visit.count(event)
+                yield event
+
+    def _place(
+        self, request: Request, arrival: Arrival
+    ) -> contextlib.AbstractAsyncContextManager[Visit]:
+        left_ms = time_left_ms(request.timeout_ms, arrival)
+        return self._admission.place(
+            arrival.tenant,
+            request.n,
+            num_tokens=estimated_tokens(request),
+            remaining_s=left_ms / 1000 if left_ms else None,
+        )

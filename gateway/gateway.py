@@ -14,6 +14,7 @@ from gateway.http.answering import Completions
 from gateway.http.app import http_app
 from gateway.http.routes import api_routes, health_routes
 from gateway.http.server import HttpServer
+from gateway.keys import Keys
 from gateway.rounds import RoundHub
 from gateway.servicer import GatewayServicer
 from gateway.sessions import Sessions
@@ -38,26 +39,32 @@ class Gateway:
             drain_s=settings.drain_s,
             message_bytes=PUBLIC_MESSAGE_BYTES,
             with_reflection=settings.reflection,
+            tls=settings.port_tls,
         )
-        self.verifiers = Verifiers(settings.verifier)
+        self.verifiers = Verifiers(settings.verifier, settings.peer_tls)
         self._hub = RoundHub()
-        self._admission = Admission(settings.max_requests)
+        self._admission = Admission(
+            settings.max_requests,
+            clock=time.monotonic,
+            max_queued=settings.max_queued,
+            max_queue_s=settings.max_queue_s,
+        )
+        keys = Keys(settings.api_keys)
         traces = Traces(provider, every_round=settings.trace_rounds == "all")
-        answers = Answers(self.verifiers, traces, self._hub)
-        door = Door(answers, self._admission)
+        door = Door(Answers(self.verifiers, traces, self._hub), self._admission)
         servicer = GatewayServicer(
             door,
-            answers,
             Sessions(settings.session_ttl_s, settings.max_sessions, time.monotonic),
             self.verifiers,
             self._hub,
             self._admission,
+            keys,
         )
         gateway_pb2_grpc.add_GatewayServiceServicer_to_server(  # type: ignore[no-untyped-call]
             servicer, self.service.server
         )
         self._settings = settings
-        self._http = self._http_server(door) if settings.http_host else None
+        self._http = self._http_server(door, keys) if settings.http_host else None
         self._following: asyncio.Task[None] | None = None
         # host:port, once it listens.
         self.address = ""
@@ -93,10 +100,11 @@ class Gateway:
             await self._http.stop()
         await self.verifiers.close()
 
-    def _http_server(self, door: Door) -> HttpServer:
-        api = api_routes(Completions(door, self.verifiers), self.verifiers)
+    def _http_server(self, door: Door, keys: Keys) -> HttpServer:
+        api = api_routes(Completions(door, self.verifiers), self.verifiers, keys)
         app = http_app([api, health_routes(self.is_ready)])
-        return HttpServer(app, self._settings.http_host, self._settings.wanted_http_port)
+        settings = self._settings
+        return HttpServer(app, settings.http_host, settings.wanted_http_port, tls=settings.port_tls)
 
     async def _start_http(self, http: HttpServer) -> str:
         """Empty when the port that nobody asked for is taken: another gateway runs here."""

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import grpc
 
 from gateway.admission import Admission, draining_refusal
-from gateway.answers import Answers, Arrival
+from gateway.answers import Arrival
 from gateway.codec import (
     defaults_from_pb,
     event_to_pb,
@@ -20,6 +20,7 @@ from gateway.codec import (
     turn_from_pb,
 )
 from gateway.door import Door
+from gateway.keys import Keys, Tenant
 from gateway.rounds import RoundHub
 from gateway.sessions import Defaults, Session, Sessions, add_turn
 from gateway.validation import opening_violations, turn_violations
@@ -42,22 +43,22 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
     def __init__(
         self,
         door: Door,
-        answers: Answers,
         sessions: Sessions,
         verifiers: Verifiers,
         hub: RoundHub,
         admission: Admission,
+        keys: Keys,
     ) -> None:
         self._door = door
-        self._answers = answers
         self._sessions = sessions
         self._verifiers = verifiers
         self._hub = hub
         self._admission = admission
+        self._keys = keys
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
         async with refusals(context):
-            arrival = _arrival(context)
+            arrival = _arrival(context, self._tenant(context))
             events = self._door.answers(request_from_pb(request), arrival)
             async with contextlib.aclosing(events):
                 async for index, event in events:
@@ -65,15 +66,16 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
 
     async def Chat(self, requests: Any, context: Context) -> None:
         async with refusals(context):
+            tenant = self._tenant(context)
             first = await self._next(context, FIRST_MESSAGE_S)
             if first is None:
                 return
-            session = self._open(first)
+            session = self._open(first, tenant)
             await context.write(pb.ChatResponse(session=self._session_to_pb(session)))
             while (message := await self._next(context)) is not None:
                 match message.WhichOneof("request"):
                     case "turn":
-                        await self._turn(message.turn, session.id, context)
+                        await self._turn(message.turn, session.id, tenant, context)
                     case "end":
                         return
                     case "open":
@@ -85,24 +87,30 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         self, request: pb.GetSessionRequest, context: Context
     ) -> pb.GetSessionResponse:
         async with refusals(context):
-            session = self._sessions.get(request.session_id)
+            session = self._owned(request.session_id, self._tenant(context))
             return pb.GetSessionResponse(session=self._session_to_pb(session))
 
     async def CloseSession(
         self, request: pb.CloseSessionRequest, context: Context
     ) -> pb.CloseSessionResponse:
         async with refusals(context):
-            self._sessions.close(request.session_id)
+            self._sessions.close(self._owned(request.session_id, self._tenant(context)).id)
             return pb.CloseSessionResponse()
 
     async def ListModels(
         self, request: pb.ListModelsRequest, context: Context
     ) -> pb.ListModelsResponse:
         async with refusals(context):
+            self._tenant(context)
             return pb.ListModelsResponse(models=map(model_to_pb, self._verifiers.models()))
 
     async def WatchRounds(self, request: pb.WatchRoundsRequest, context: Context) -> None:
         async with refusals(context):
+            tenant = self._tenant(context)
+            if not request.id and not tenant.is_operator:
+                raise Refusal(
+                    grpc.StatusCode.PERMISSION_DENIED, "name a request: this key is no operator's"
+                )
             with self._hub.watch(request.id) as watcher:
                 if watcher is None:
                     raise Refusal(grpc.StatusCode.NOT_FOUND, "no such request is running")
@@ -113,7 +121,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             if not request.id:
                 raise draining_refusal()
 
-    def _open(self, message: pb.ChatRequest) -> Session:
+    def _open(self, message: pb.ChatRequest, tenant: Tenant) -> Session:
         if message.WhichOneof("request") != "open":
             raise FieldError("open", "must be the first message")
         opening = message.open
@@ -121,22 +129,32 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             opening_violations(opening.session_id, opening.system, opening.stop, opening.workload)
         )
         if opening.session_id:
-            session = self._sessions.resume(opening.session_id)
+            session = self._sessions.resume(self._owned(opening.session_id, tenant).id)
             session.defaults = defaults_from_pb(opening, session.defaults)
             return session
         defaults = defaults_from_pb(opening, Defaults())
         _, model, _ = self._verifiers.place("")
-        return self._sessions.create(model.name, opening.system, defaults)
+        session = self._sessions.create(model.name, opening.system, defaults)
+        session.tenant = tenant.name
+        return session
 
-    async def _turn(self, turn: pb.Turn, session_id: str, context: Context) -> None:
-        arrival = _arrival(context)
-        _refuse(turn_violations(turn.content, turn.request_id))
-        with self._admission.place(), self._sessions.turn(session_id) as session:
-            wanted = turn_from_pb(turn, session)
+    def _owned(self, session_id: str, tenant: Tenant) -> Session:
+        """Raises NOT_FOUND, for another tenant's session as for none."""
+        session = self._sessions.get(session_id)
+        if session.tenant != tenant.name:
+            raise Refusal(grpc.StatusCode.NOT_FOUND, "no such session; it may have expired")
+        return session
+
+    def _tenant(self, context: Context) -> Tenant:
+        """Whom the call is for. Raises UNAUTHENTICATED."""
+        return self._keys.identify(_metadata(context))
+
+    async def _turn(self, turn: pb.Turn, session_id: str, tenant: Tenant, context: Context) -> None:
+        arrival = _arrival(context, tenant)
+        _refuse(turn_violations(turn.content, turn.request_id, turn.timeout_ms))
+        with self._sessions.turn(session_id) as session:
             texts: list[str] = []
-            events = self._answers.stream(
-                wanted, arrival, session_id=session_id, drop_old_turns=True
-            )
+            events = self._door.turn(turn_from_pb(turn, session), arrival, session.id)
             async with contextlib.aclosing(events):
                 async for event in events:
                     if isinstance(event, Delta):
@@ -179,13 +197,20 @@ def _refuse(violations: Sequence[Violation]) -> None:
         raise Refusal.invalid(violations)
 
 
-def _arrival(context: Context) -> Arrival:
-    metadata = dict(context.invocation_metadata() or ())
+def _metadata(context: Context) -> dict[str, str]:
+    """The call's textual metadata; gRPC keeps names in lower case."""
+    pairs = context.invocation_metadata() or ()
+    return {name: value for name, value in pairs if isinstance(value, str)}
+
+
+def _arrival(context: Context, tenant: Tenant) -> Arrival:
+    metadata = _metadata(context)
     return Arrival(
         unix_nanos=time.time_ns(),
         monotonic_s=time.monotonic(),
+        tenant=tenant,
         remaining_s=context.time_remaining(),
         parent=telemetry.parse_context(
-            str(metadata.get("traceparent", "")), str(metadata.get("tracestate", ""))
+            metadata.get("traceparent", ""), metadata.get("tracestate", "")
         ),
     )

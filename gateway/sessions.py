@@ -42,6 +42,8 @@ class Session:
     num_tokens: int = 0
     is_answering: bool = False
     used_at: float = 0.0
+    # Whose it is: another tenant finds no such session.
+    tenant: str = ""
 
 
 class Sessions:

@@ -6,15 +6,22 @@ Pure. Every violation names its field and repeats nothing that was sent.
 from collections.abc import Sequence
 
 from paceline.events import ChatMessage, Request
+from paceline.limits import (
+    MAX_ANSWERS,
+    MAX_CONTENT_BYTES,
+    MAX_MESSAGES,
+    MAX_PROMPT_TOKENS,
+    MAX_STOP_BYTES,
+    MAX_STOPS,
+    label_violations,
+    prompt_violations,
+    timeout_violations,
+)
 from paceline.params import Violation
 
 ROLES = ("system", "user", "assistant")
-MAX_STOPS = 16
-MAX_STOP_BYTES = 64
-MAX_MESSAGES = 1024
-MAX_CONTENT_BYTES = 2**20
-MAX_LABEL_BYTES = 256
-MAX_ANSWERS = 8
+# A guess before anything is encoded, for what a request may cost.
+BYTES_PER_TOKEN = 4
 
 
 def request_violations(request: Request) -> list[Violation]:
@@ -22,6 +29,8 @@ def request_violations(request: Request) -> list[Violation]:
     found = stop_violations(request.stop)
     found += label_violations("request_id", request.request_id)
     found += label_violations("workload", request.workload)
+    found += label_violations("model", request.model)
+    found += timeout_violations("timeout_ms", request.timeout_ms)
     if request.n > MAX_ANSWERS:
         found.append(Violation("n", f"at most {MAX_ANSWERS}, is {request.n}"))
     prompt = request.prompt
@@ -29,7 +38,21 @@ def request_violations(request: Request) -> list[Violation]:
         found += _content_violations("text", [prompt])
     elif all(isinstance(part, ChatMessage) for part in prompt):
         found += message_violations([part for part in prompt if isinstance(part, ChatMessage)])
+    else:
+        found += prompt_violations("token_ids", len(prompt))
     return found
+
+
+def estimated_tokens(request: Request) -> float:
+    """What the request may take, prompt and answers together, before the prompt is encoded."""
+    prompt = request.prompt
+    if isinstance(prompt, str):
+        num_prompt = len(prompt.encode()) / BYTES_PER_TOKEN
+    else:
+        texts = [part.content for part in prompt if isinstance(part, ChatMessage)]
+        num_bytes = sum(len(text.encode()) for text in texts)
+        num_prompt = num_bytes / BYTES_PER_TOKEN if texts else len(prompt)
+    return request.n * (1 + num_prompt + min(request.params.max_tokens, MAX_PROMPT_TOKENS))
 
 
 def stop_violations(stops: Sequence[str]) -> list[Violation]:
@@ -60,8 +83,9 @@ def message_violations(messages: Sequence[ChatMessage]) -> list[Violation]:
     return found + _content_violations("chat.messages", [m.content for m in messages])
 
 
-def turn_violations(content: str, request_id: str) -> list[Violation]:
+def turn_violations(content: str, request_id: str, timeout_ms: int) -> list[Violation]:
     found = label_violations("turn.request_id", request_id)
+    found += timeout_violations("turn.timeout_ms", timeout_ms)
     if not content:
         found.append(Violation("turn.content", "the turn is empty"))
     return found + _content_violations("turn.content", [content])
@@ -71,16 +95,10 @@ def opening_violations(
     session_id: str, system: str, stops: Sequence[str], workload: str
 ) -> list[Violation]:
     found = stop_violations(stops) + label_violations("workload", workload)
+    found += label_violations("open.session_id", session_id)
     if session_id and system:
         found.append(Violation("open.system", "belongs to new sessions only"))
     return found + _content_violations("open.system", [system])
-
-
-def label_violations(field: str, label: str) -> list[Violation]:
-    num_bytes = len(label.encode())
-    if num_bytes <= MAX_LABEL_BYTES:
-        return []
-    return [Violation(field, f"at most {MAX_LABEL_BYTES} bytes, has {num_bytes}")]
 
 
 def _content_violations(field: str, contents: Sequence[str]) -> list[Violation]:

@@ -15,7 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from gateway.sequence_codec import final_from_pb, model_from_pb, open_to_pb, tokens_from_pb
 from gateway.sequences import Final, Open, ServedModel, Tokens
 from gateway.text import Text
+from paceline.roles import VERIFIER, server_name
 from paceline.server import Refusal, open_channel
+from paceline.tls import Reloader, TlsFiles
 from paceline.v1 import drafter_pb2, verifier_pb2, verifier_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -32,7 +34,9 @@ TIMEOUT_MARGIN_S = 1.0
 class Verifier:
     """A verifier at one address. `start` keeps trying to reach it until `close`."""
 
-    def __init__(self, address: str, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, address: str, on_change: Callable[[], None], tls: TlsFiles | None = None
+    ) -> None:
         """`on_change` is called whenever `is_ready` changes."""
         self.address = address
         self.num_live = 0
@@ -43,12 +47,25 @@ class Verifier:
         self._files: dict[str, bytes] = {}
         self._trouble = ""
         self._on_change = on_change
-        self._channel = open_channel(address)
+        self._tls = tls
+        self._certificates = Reloader(tls) if tls else None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._open()
+        self._following: asyncio.Task[None] | None = None
+
+    def _open(self) -> None:
+        self._channel = open_channel(self.address, tls=self._tls, server_name=server_name(VERIFIER))
         # Generated stubs carry no types.
         self._stub: Any = verifier_pb2_grpc.VerifierServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._health: Any = health_pb2_grpc.HealthStub(self._channel)
-        self._following: asyncio.Task[None] | None = None
-        self._closing: set[asyncio.Task[None]] = set()
+
+    def _renew(self) -> None:
+        """Dials with the certificate as it is now; a channel keeps the one it began with."""
+        if self._certificates and self._certificates.changed():
+            task = asyncio.create_task(self._channel.close(CLOSE_S))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+            self._open()
 
     def start(self) -> None:
         self._following = asyncio.create_task(self._follow())
@@ -116,6 +133,7 @@ class Verifier:
             except Exception:
                 log.exception("verifier %s: cannot be followed", self.address)
             self._set_ready(False)
+            self._renew()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LAST_PAUSE_S)
 

@@ -9,13 +9,14 @@ from gateway.sequences import ServedModel
 from gateway.text import Text
 from gateway.verifier import Verifier
 from paceline.server import Refusal
+from paceline.tls import TlsFiles
 
 
 class Verifiers:
     """All verifiers of this gateway."""
 
-    def __init__(self, addresses: Sequence[str]) -> None:
-        self.all = [Verifier(address, self._notice) for address in addresses]
+    def __init__(self, addresses: Sequence[str], tls: TlsFiles | None = None) -> None:
+        self.all = [Verifier(address, self._notice, tls) for address in addresses]
         self._ready = asyncio.Event()
         self._lost = asyncio.Event()
         self._lost.set()
@@ -47,6 +48,13 @@ class Verifiers:
         """What a request without a model gets; empty when nothing is served."""
         served = self.models()
         return served[0].name if served else ""
+
+    def traced_model(self, name: str) -> str:
+        """The name for spans: what a client made up stands in none."""
+        if not name:
+            return self.default_model()
+        known = (verifier.model.name for verifier in self.all if verifier.model)
+        return name if name in known else "unknown"
 
     def place(self, name: str) -> tuple[Verifier, ServedModel, Text]:
         """The ready verifier with the fewest live sequences, of those that serve the model.

@@ -12,11 +12,12 @@ from typing import Any, Self
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from paceline.access import Access
 from paceline.client_codec import event_from_pb, opening_to_pb, request_to_pb, session_from_pb
 from paceline.codec import params_to_pb, round_from_pb
 from paceline.events import Event, Finished, Model, OpenChat, Request, Session, WatchedRound
 from paceline.params import SamplingParams
-from paceline.server import PUBLIC_MESSAGE_BYTES, Refusal, open_channel
+from paceline.server import Refusal
 from paceline.v1 import drafter_pb2, gateway_pb2, gateway_pb2_grpc
 
 
@@ -31,9 +32,12 @@ class Unreachable(Exception):
 class GatewayClient:
     """One channel to a gateway. `async with` closes it."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, access: Access | None = None) -> None:
+        """`access`: how to get in; unset, what the environment says. Raises TlsError."""
+        access = access or Access.from_environment()
         self.address = address
-        self._channel = open_channel(address, PUBLIC_MESSAGE_BYTES)
+        self._metadata = access.metadata()
+        self._channel = access.open_channel(address)
         # Generated stubs carry no types.
         self._stub: Any = gateway_pb2_grpc.GatewayServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
@@ -62,7 +66,7 @@ class GatewayClient:
 
         Closing the iterator cancels all of them.
         """
-        call = self._stub.Generate(request_to_pb(request))
+        call = self._stub.Generate(request_to_pb(request), metadata=self._metadata)
         num_finished = 0
         try:
             with _client_errors(self.address):
@@ -77,24 +81,28 @@ class GatewayClient:
 
     async def chat(self, opening: OpenChat) -> "Conversation":
         """Opens a conversation and waits for its session. The caller ends or cancels it."""
-        conversation = Conversation(self._stub.Chat(), self.address)
+        conversation = Conversation(self._stub.Chat(metadata=self._metadata), self.address)
         await conversation._open(opening)
         return conversation
 
     async def get_session(self, session_id: str) -> Session:
         with _client_errors(self.address):
             response = await self._stub.GetSession(
-                gateway_pb2.GetSessionRequest(session_id=session_id)
+                gateway_pb2.GetSessionRequest(session_id=session_id), metadata=self._metadata
             )
         return session_from_pb(response.session)
 
     async def close_session(self, session_id: str) -> None:
         with _client_errors(self.address):
-            await self._stub.CloseSession(gateway_pb2.CloseSessionRequest(session_id=session_id))
+            await self._stub.CloseSession(
+                gateway_pb2.CloseSessionRequest(session_id=session_id), metadata=self._metadata
+            )
 
     async def list_models(self) -> list[Model]:
         with _client_errors(self.address):
-            response = await self._stub.ListModels(gateway_pb2.ListModelsRequest())
+            response = await self._stub.ListModels(
+                gateway_pb2.ListModelsRequest(), metadata=self._metadata
+            )
         return [
             Model(
                 name=model.name,
@@ -109,7 +117,9 @@ class GatewayClient:
 
     async def watch_rounds(self, request_id: str = "") -> AsyncGenerator[WatchedRound]:
         """Every round from now on; with an id of `Started`, of that request only."""
-        call = self._stub.WatchRounds(gateway_pb2.WatchRoundsRequest(id=request_id))
+        call = self._stub.WatchRounds(
+            gateway_pb2.WatchRoundsRequest(id=request_id), metadata=self._metadata
+        )
         try:
             with _client_errors(self.address):
                 async for response in call:
@@ -198,7 +208,7 @@ class Conversation:
 
 async def is_serving(address: str, service: str, timeout_s: float) -> bool:
     """What the service at the address says of its own health. Raises Unreachable or Refusal."""
-    async with open_channel(address) as channel:
+    async with Access.from_environment().open_channel(address) as channel:
         with _client_errors(address):
             response = await health_pb2_grpc.HealthStub(channel).Check(
                 health_pb2.HealthCheckRequest(service=service), timeout=timeout_s

@@ -21,6 +21,8 @@ from grpc_reflection.v1alpha import reflection
 from grpc_status import rpc_status
 
 from paceline.params import FieldError, Violation
+from paceline.roles import RoleGuard
+from paceline.tls import TlsFiles, channel_credentials, server_credentials
 
 log = logging.getLogger(__name__)
 
@@ -156,22 +158,45 @@ def channel_options(message_bytes: int) -> list[tuple[str, int]]:
     ]
 
 
-def open_channel(address: str, message_bytes: int = INTERNAL_MESSAGE_BYTES) -> grpc.aio.Channel:
-    """A plaintext channel with the project's keepalive, back-off and limits."""
-    return grpc.aio.insecure_channel(address, options=channel_options(message_bytes))
+def open_channel(
+    address: str,
+    message_bytes: int = INTERNAL_MESSAGE_BYTES,
+    *,
+    tls: TlsFiles | None = None,
+    server_name: str = "",
+) -> grpc.aio.Channel:
+    """A channel with the project's keepalive, back-off and limits: plaintext without `tls`.
+
+    The other side's certificate must have `server_name`, or without one the address's name.
+    Raises TlsError.
+    """
+    options: list[tuple[str, int | str]] = [*channel_options(message_bytes)]
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    if server_name:
+        options.append(("grpc.ssl_target_name_override", server_name))
+    return grpc.aio.secure_channel(address, channel_credentials(tls), options=options)
 
 
-def refuse_exposure(host: str, insecure: bool) -> None:
-    """Exits unless the address is loopback or plaintext elsewhere was asked for."""
+def refuse_exposure(
+    host: str, insecure: bool, *, encrypted: bool = False, authenticated: bool = False
+) -> None:
+    """Exits unless the address is loopback, the port is secure, or `insecure` was asked for.
+
+    Secure is TLS, and callers that have to say who they are.
+    """
     try:
         loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:
         loopback = host == "localhost"
-    if not loopback and not insecure:
-        raise SystemExit(
-            f"host {host} is not loopback and the port is plaintext: pass --insecure if the "
-            "network is yours alone, or listen on 127.0.0.1 behind TLS"
-        )
+    if loopback or insecure or (encrypted and authenticated):
+        return
+    lack = "takes any caller" if encrypted else "is plaintext"
+    raise SystemExit(
+        f"host {host} is not loopback and the port {lack}: set --tls-cert and --tls-key, and "
+        "--tls-client-ca (or --api-keys at a gateway), or pass --insecure if the network is "
+        "yours alone"
+    )
 
 
 class Service:
@@ -186,12 +211,16 @@ class Service:
         drain_s: float,
         message_bytes: int,
         with_reflection: bool,
+        tls: TlsFiles | None = None,
     ) -> None:
+        """With `tls`, its port speaks TLS; with `tls.ca`, callers need a role. Raises TlsError."""
         self.name = name
         self._host, self._port = host, port
         self._drain_s = drain_s
         self._with_reflection = with_reflection
-        self.server = grpc.aio.server(options=server_options(message_bytes))
+        self._credentials = server_credentials(tls) if tls else None
+        guards = [RoleGuard()] if tls and tls.ca else []
+        self.server = grpc.aio.server(options=server_options(message_bytes), interceptors=guards)
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
         self.draining = asyncio.Event()
@@ -203,7 +232,11 @@ class Service:
             reflection.enable_server_reflection(names, self.server)
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         host = f"[{self._host}]" if ":" in self._host else self._host
-        port = self.server.add_insecure_port(f"{host}:{self._port}")
+        wanted = f"{host}:{self._port}"
+        if self._credentials:
+            port = self.server.add_secure_port(wanted, self._credentials)
+        else:
+            port = self.server.add_insecure_port(wanted)
         await self.server.start()
         return f"{host}:{port}"
 

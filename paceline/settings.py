@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any, ClassVar, Self
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
@@ -16,6 +16,8 @@ from pydantic_settings import (
     SettingsError,
     YamlConfigSettingsSource,
 )
+
+from paceline.tls import TlsFiles, read
 
 
 class ServiceSettings(BaseSettings):
@@ -30,12 +32,34 @@ class ServiceSettings(BaseSettings):
     )
     port: int = Field(0, ge=0, le=65535, description="port to listen on; 0 picks a free one")
     insecure: bool = Field(
-        False, description="allow plaintext on a non-loopback address (put TLS in front)"
+        False, description="allow plaintext, or any caller, on a non-loopback address"
+    )
+    tls_cert: str = Field("", description="PEM chain of the port's certificate: the port has TLS")
+    tls_key: str = Field("", description="PEM key of tls-cert")
+    tls_client_ca: str = Field(
+        "", description="PEM: callers need a certificate of this CA, with a role that may call"
     )
     reflection: bool = Field(True, description="serve gRPC reflection")
     drain_s: float = Field(10.0, ge=0, description="seconds that running answers get on SIGTERM")
     log_level: str = Field("info", description="debug, info, warning or error")
     config: str | None = Field(None, description="YAML file with any of these settings")
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("tls_cert and tls_key belong together")
+        if self.tls_client_ca and not self.tls_cert:
+            raise ValueError("tls_client_ca needs tls_cert and tls_key")
+        if self.port_tls:
+            read(self.port_tls)
+        return self
+
+    @property
+    def port_tls(self) -> TlsFiles | None:
+        """Of this service's port; None is plaintext."""
+        if not self.tls_cert:
+            return None
+        return TlsFiles(self.tls_cert, self.tls_key, self.tls_client_ca)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -99,6 +123,33 @@ class ServiceSettings(BaseSettings):
             print(f"{cls.program}: {error}", file=sys.stderr)
             raise SystemExit(2) from None
         return cls(**loaded.model_dump())
+
+
+class DiallingSettings(ServiceSettings):
+    """Of a service that calls other services of ours."""
+
+    peer_ca: str = Field("", description="PEM: dial over TLS, to certificates of this CA")
+    peer_cert: str = Field("", description="PEM chain shown to those; unset: tls-cert")
+    peer_key: str = Field("", description="PEM key of peer-cert; unset: tls-key")
+
+    @model_validator(mode="after")
+    def _check_peer(self) -> Self:
+        if bool(self.peer_cert) != bool(self.peer_key):
+            raise ValueError("peer_cert and peer_key belong together")
+        if self.peer_cert and not self.peer_ca:
+            raise ValueError("peer_cert needs peer_ca")
+        if self.peer_tls:
+            read(self.peer_tls)
+        return self
+
+    @property
+    def peer_tls(self) -> TlsFiles | None:
+        """For the channels to other services; None is plaintext."""
+        if not self.peer_ca:
+            return None
+        return TlsFiles(
+            self.peer_cert or self.tls_cert, self.peer_key or self.tls_key, self.peer_ca
+        )
 
 
 def _refuse_unknown_variables(cls: type[ServiceSettings]) -> None:

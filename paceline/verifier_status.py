@@ -1,14 +1,15 @@
 """A verifier's gauges and counters, asked of the verifier itself, as dataclasses."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
 
+from paceline.access import Access
 from paceline.codec import totals_from_pb
+from paceline.roles import VERIFIER, server_name
 from paceline.rounds import SpeculationTotals
-from paceline.server import open_channel
 from paceline.v1 import verifier_pb2, verifier_pb2_grpc
 
 _TIMEOUT_S = 5.0
@@ -46,7 +47,8 @@ class VerifierStatus:
 
 async def verifier_status(address: str) -> VerifierStatus | None:
     """None when no verifier answers at the address."""
-    async with open_channel(address) as channel:
+    access = replace(Access.from_environment(), server_name=server_name(VERIFIER))
+    async with access.open_channel(address) as channel:
         stub: Any = verifier_pb2_grpc.VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
         try:
             message = await stub.GetStatus(verifier_pb2.GetStatusRequest(), timeout=_TIMEOUT_S)

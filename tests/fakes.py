@@ -19,6 +19,7 @@ from paceline import telemetry
 from paceline.codec import round_to_pb
 from paceline.rounds import FinishReason, RoundReport, TokenSource
 from paceline.server import INTERNAL_MESSAGE_BYTES, Refusal, Service, open_channel, refusals
+from paceline.tls import TlsFiles
 from paceline.v1 import gateway_pb2_grpc, tokens_pb2, verifier_pb2, verifier_pb2_grpc
 
 SPECIAL_TOKENS = ("<|end|>", "<|im_start|>", "<|im_end|>")
@@ -193,7 +194,9 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
 
 
 @asynccontextmanager
-async def served(fake: FakeVerifier, port: int = 0) -> AsyncIterator[tuple[str, Service]]:
+async def served(
+    fake: FakeVerifier, port: int = 0, tls: TlsFiles | None = None
+) -> AsyncIterator[tuple[str, Service]]:
     """The fake's address, while it is served."""
     service = Service(
         "paceline.v1.VerifierService",
@@ -202,6 +205,7 @@ async def served(fake: FakeVerifier, port: int = 0) -> AsyncIterator[tuple[str, 
         drain_s=0.0,
         message_bytes=INTERNAL_MESSAGE_BYTES,
         with_reflection=False,
+        tls=tls,
     )
     verifier_pb2_grpc.add_VerifierServiceServicer_to_server(fake, service.server)
     address = await service.start()

@@ -362,7 +362,7 @@ async def test_a_cancelled_client_ends_the_verifiers_stream():
 async def test_more_requests_than_allowed_are_told_to_retry():
     fake = FakeVerifier([ids_of("a"), ids_of("b")])
     fake.pause_before = 2
-    async with gateway_with(fake, max_requests=1) as stub:
+    async with gateway_with(fake, max_requests=1, max_queued=0) as stub:
         first = stub.Generate(asking())
         await first.read()
         error = await refused(stub, asking())

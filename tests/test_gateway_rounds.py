@@ -148,7 +148,7 @@ async def test_a_failed_answer_is_an_error_without_words(provider, exporter):
     assert invalid.status.status_code is missing.status.status_code is StatusCode.ERROR
     assert invalid.attributes["error.type"] == "INVALID_ARGUMENT"
     assert missing.attributes["error.type"] == "NOT_FOUND"
-    assert missing.name == "chat other"
+    assert missing.name == "chat unknown"
     assert CANARY not in invalid.to_json()
 
 

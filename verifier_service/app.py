@@ -23,7 +23,12 @@ log = logging.getLogger(__name__)
 
 
 def main(settings: VerifierSettings) -> None:
-    refuse_exposure(settings.host, settings.insecure)
+    refuse_exposure(
+        settings.host,
+        settings.insecure,
+        encrypted=bool(settings.tls_cert),
+        authenticated=bool(settings.tls_client_ca),
+    )
     torch.set_num_threads(settings.threads)
     run(_serve(settings))
 
@@ -37,6 +42,7 @@ async def _serve(settings: VerifierSettings) -> None:
         drain_s=settings.drain_s,
         message_bytes=INTERNAL_MESSAGE_BYTES,
         with_reflection=settings.reflection,
+        tls=settings.port_tls,
     )
     # One thread for all of torch, loading included: libgomp gives every thread that computes a pool
     # of its own, and spins hardly at all once the pools have more threads than there are cores.
@@ -65,7 +71,9 @@ async def _serve(settings: VerifierSettings) -> None:
         loop.call_soon_threadsafe(pool.dispatch, updates)
 
     engine = Engine(model, settings, deliver, send_updates)
-    pool = DrafterPool(settings.drafter, model, engine, AHEAD * settings.max_draft_tokens)
+    pool = DrafterPool(
+        settings.drafter, model, engine, AHEAD * settings.max_draft_tokens, tls=settings.peer_tls
+    )
     servicer = VerifierServicer(
         engine,
         pool,

@@ -4,10 +4,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from paceline.settings import ServiceSettings
+from paceline.settings import DiallingSettings
 
 
-class VerifierSettings(ServiceSettings):
+class VerifierSettings(DiallingSettings):
     """Runs the target model and decides every token; drafters only make it faster.
 
     Example: python -m verifier_service --model embedded --drafter 127.0.0.1:7001

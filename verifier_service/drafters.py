@@ -17,8 +17,10 @@ from paceline import telemetry
 from paceline.codec import distribution_from_pb, params_to_pb, sources_from_pb
 from paceline.model.engine import LanguageModel
 from paceline.rejection import checked
+from paceline.roles import DRAFTER, server_name
 from paceline.rounds import TokenSource
 from paceline.server import open_channel
+from paceline.tls import TlsError, TlsFiles
 from paceline.v1 import drafter_pb2 as pb
 from paceline.v1 import drafter_pb2_grpc, tokens_pb2
 from verifier_service.engine import Engine
@@ -70,8 +72,14 @@ class DrafterPool:
     """All drafters of this verifier. `dispatch` is called on the event loop."""
 
     def __init__(
-        self, addresses: Sequence[str], model: LanguageModel, engine: Engine, max_draft_tokens: int
+        self,
+        addresses: Sequence[str],
+        model: LanguageModel,
+        engine: Engine,
+        max_draft_tokens: int,
+        tls: TlsFiles | None = None,
     ) -> None:
+        self._tls = tls
         self.links = [DrafterLink(number, address) for number, address in enumerate(addresses)]
         self._engine = engine
         self._loop = asyncio.get_running_loop()
@@ -120,6 +128,10 @@ class DrafterPool:
                 if self._loop.time() - started_s > _BREAKER_S[1]:
                     breaker_s = _BREAKER_S[0]
                 pause_s, breaker_s = breaker_s, min(2 * breaker_s, _BREAKER_S[1])
+            except TlsError as error:
+                link.state, link.detail = "refused", str(error)
+                log.warning("drafter %s: %s", link.address, error)
+                pause_s = _REFUSED_S
             except grpc.aio.AioRpcError as error:
                 link.state, link.detail = "connecting", error.code().name
                 if link.num_connects > connects:
@@ -130,7 +142,9 @@ class DrafterPool:
 
     async def _converse(self, link: DrafterLink) -> None:
         """One stream, from dialling to its end. Always raises."""
-        async with open_channel(link.address) as channel:
+        async with open_channel(
+            link.address, tls=self._tls, server_name=server_name(DRAFTER)
+        ) as channel:
             stub = drafter_pb2_grpc.DrafterServiceStub(channel)  # type: ignore[no-untyped-call]
             call = stub.Draft(wait_for_ready=False)
             link.call, link.strikes = call, 0

@@ -16,6 +16,7 @@ from paceline.codec import (
     speculation_from_pb,
     totals_to_pb,
 )
+from paceline.limits import label_violations, prompt_violations, timeout_violations
 from paceline.model.engine import LanguageModel
 from paceline.params import Speculation, Violation, violations
 from paceline.rounds import RoundReport
@@ -120,6 +121,15 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
         """The checked request. Raises Refusal, before any work."""
         params = params_from_pb(message.params)
         prompt, generated = list(message.token_ids), list(message.generated_token_ids)
+        found = [
+            *label_violations("request_id", message.request_id),
+            *label_violations("workload", message.workload),
+            *label_violations("tenant", message.tenant),
+            *timeout_violations("timeout_ms", message.timeout_ms),
+            *prompt_violations("token_ids", len(prompt)),
+        ]
+        if found:
+            raise Refusal.invalid(found)
         found = violations(
             params,
             prompt,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from gateway.validation import MAX_MESSAGES
+from paceline.limits import MAX_MESSAGES
 from paceline.params import MAX_LOGIT_BIAS_ENTRIES
 
 MAX_FIELDS = 64

@@ -21,7 +21,10 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 class Envelope:
-    """Puts `request_id` and `arrived` (unix nanoseconds, monotonic seconds) into request.state."""
+    """Puts `request_id` and `arrived` (unix nanoseconds, monotonic seconds) into request.state.
+
+    `peer_names` stands there from the connection on; none without a certificate.
+    """
 
     def __init__(self, app: ASGIApp, *, body_s: float = BODY_S) -> None:
         self._app = app
@@ -34,6 +37,7 @@ class Envelope:
         request_id = _request_id(scope)
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
+        state.setdefault("peer_names", ())
         state["arrived"] = (time.time_ns(), time.monotonic())
 
         async def send_with_id(message: Message) -> None:

@@ -80,7 +80,7 @@ def problem_of(refusal: Refusal, prompt_field: str) -> Problem:
             code = "context_length_exceeded"
     elif refusal.code is CODES.NOT_FOUND:
         message, param = "no such model; GET /v1/models names those that are served", "model"
-    headers = {}
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     if refusal.retry_after_s is not None:
         headers["Retry-After"] = str(math.ceil(refusal.retry_after_s))
         headers["retry-after-ms"] = str(math.ceil(refusal.retry_after_s * 1000))

@@ -9,10 +9,11 @@ from starlette.responses import JSONResponse, Response
 
 from gateway.answers import Arrival
 from gateway.http.answering import Completions, Shape
-from gateway.http.arrival import arrival_of
+from gateway.http.arrival import arrival_of, routes_for_callers
 from gateway.http.bodies import ChatBody, CommonBody, CompletionBody, StreamOptions
 from gateway.http.dialects import CHAT, COMPLETION, Dialect
 from gateway.http.requests import chat_request, completion_request
+from gateway.keys import Keys
 from gateway.sequences import ServedModel
 from gateway.verifiers import Verifiers
 from paceline.server import Refusal
@@ -20,9 +21,9 @@ from paceline.server import Refusal
 Caller = Annotated[Arrival, Depends(arrival_of)]
 
 
-def api_routes(completions: Completions, verifiers: Verifiers) -> APIRouter:
-    """Everything under /v1."""
-    router = APIRouter(prefix="/v1", dependencies=[Depends(arrival_of)])
+def api_routes(completions: Completions, verifiers: Verifiers, keys: Keys) -> APIRouter:
+    """Everything under /v1; each route asks for a key if there are keys."""
+    router = APIRouter(prefix="/v1", route_class=routes_for_callers(keys))
 
     @router.post("/chat/completions")
     async def create_chat_completion(body: ChatBody, request: Request, caller: Caller) -> Response:

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from paceline.tls import TlsFiles, server_context
 
 HEADER_BYTES = 16 * 1024
 BACKLOG = 1024
@@ -22,16 +25,28 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _Connection(H11Protocol):
+    """Tells the application which DNS names stand in the caller's certificate."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        certificate = transport.get_extra_info("peercert") or {}
+        names = tuple(name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS")
+        self.app_state = {**self.app_state, "peer_names": names}
+
+
 class HttpServer:
     """`start`, then `stop`."""
 
-    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
+    def __init__(self, app: ASGIApp, host: str, port: int, *, tls: TlsFiles | None = None) -> None:
+        """Plaintext without `tls`; with `tls.ca`, callers need a certificate. Raises TlsError."""
         self._host, self._port = host, port
+        context = server_context(tls) if tls else None
         self._server = _Server(
             uvicorn.Config(
                 app,
-                # The only one with a limit on headers.
-                http="h11",
+                # h11 is the only one with a limit on headers.
+                http=_Connection,
                 h11_max_incomplete_event_size=HEADER_BYTES,
                 ws="none",
                 lifespan="off",
@@ -39,6 +54,7 @@ class HttpServer:
                 log_level="warning",
                 access_log=False,
                 server_header=False,
+                ssl_context_factory=(lambda *_: context) if context else None,
                 timeout_keep_alive=IDLE_S,
                 timeout_graceful_shutdown=STOP_S,
             )
