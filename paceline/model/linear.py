@@ -7,6 +7,7 @@ self-check saw equal bits. Knows no architecture: it replaces nn.Linear modules 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -110,15 +111,16 @@ def make_canonical(model: nn.Module, rows: RowRange) -> list[CanonicalLinear]:
             children = [getattr(parent, name, None) for name in names]
             if all(type(child) is nn.Linear for child in children):
                 made.append(_fuse(parent, names, rows))
-        for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear:
-                weight = child.weight.detach()
-            elif type(child) is Conv1D:
+        linear: Any
+        for name, linear in list(parent.named_linearren()):
+            if type(linear) is nn.Linear:
+                weight = linear.weight.detach()
+            elif type(linear) is Conv1D:
                 # GPT-2's linear layer, its weight the other way round.
-                weight = child.weight.detach().T.contiguous()
+                weight = linear.weight.detach().T.contiguous()
             else:
                 continue
-            layer = CanonicalLinear(weight, _detached(child.bias), rows)
+            layer = CanonicalLinear(weight, _detached(linear.bias), rows)
             setattr(parent, name, layer)
             made.append(layer)
     return made
