@@ -1,0 +1,2 @@
+GREEDY={}
+SAMPLED={}
