@@ -8,6 +8,7 @@ from tiny import VOCAB_SIZE, save_tiny_llama
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Qwen3Config
 from transformers import Qwen3ForCausalLM as Qwen3
 
+from paceline.model.attention import TAIL_TOKENS
 from paceline.model.cache import BLOCK_TOKENS, CapacityError
 from paceline.model.engine import Identity, LanguageModel, Rows
 from paceline.model.load import LoadError, load_model, tokenizer_fingerprint
@@ -126,6 +127,69 @@ def test_after_a_rollback_nothing_of_the_draft_is_left(model):
     model.forward([Rows(cache, some_ids(9, seed=9), 9)])
     cache.rollback(30)
     assert torch.equal(model.forward([Rows(cache, token_ids[30:], 30)]), whole[30:])
+    cache.free()
+
+
+def random_tree(rng, count, length):
+    """Parents of a tree: a chain first, then side branches that end with their block of 32."""
+    parents, depths, lefts = [], [], []
+    for index in range(count):
+        parent = index - 1 if index < count // 3 else rng.randint(-1, index - 1)
+        depth = 0 if parent < 0 else depths[parent] + 1
+        left = lefts[parent] if parent >= 0 else None
+        if left is None and depth != index:
+            left = length + depth
+        if left is not None and (length + depth) // TAIL_TOKENS != left // TAIL_TOKENS:
+            parent, depth, left = -1, 0, length
+        parents.append(parent)
+        depths.append(depth)
+        lefts.append(left)
+    return parents
+
+
+def path_to(parents, node):
+    path = []
+    while node >= 0:
+        path.append(node)
+        node = parents[node]
+    return path[::-1]
+
+
+@pytest.mark.parametrize("length", [1, 20, 31, 32, 60, 95])
+def test_every_path_of_a_tree_has_the_bits_of_plain_decoding(model, length):
+    rng = random.Random(length)
+    prompt = some_ids(length, seed=length)
+    for _ in range(4):
+        parents = random_tree(rng, 15, length)
+        drafts = some_ids(15, seed=rng.random())
+        cache, other = model.new_cache(), model.new_cache()
+        model.forward([Rows(cache, prompt[:-1], 0)] if length > 1 else [Rows(other, [1], 0)])
+        rows = [Rows(cache, [prompt[-1], *drafts], 16, parents), Rows(other, some_ids(3), 3)]
+        logits = model.forward(rows)[:16]
+        leaf = max(set(range(15)) - set(parents))
+        for node in (leaf, rng.randrange(15)):
+            path = path_to(parents, node)
+            plain = run(model, [*prompt, *(drafts[n] for n in path)])
+            assert torch.equal(logits[0], plain[length - 1])
+            for place, n in enumerate(path):
+                assert torch.equal(logits[1 + n], plain[length + place])
+        # What is kept of the tree continues as if it had never been one.
+        path = path_to(parents, leaf)
+        cache.keep(length, path)
+        more = some_ids(40, seed=1)
+        kept = [*prompt, *(drafts[n] for n in path)]
+        continued = model.forward([Rows(cache, more, 40)])
+        assert torch.equal(continued, run(model, [*kept, *more])[len(kept) :])
+        cache.free()
+        other.free()
+
+
+def test_a_side_branch_beyond_its_block_is_refused(model):
+    cache = model.new_cache()
+    model.forward([Rows(cache, some_ids(30), 0)])
+    # The chain is positions 30 to 33, its side branch positions 31 and 32.
+    with pytest.raises(ValueError, match="side branch"):
+        model.forward([Rows(cache, some_ids(6), 6, (-1, 0, 1, 2, 0, 4))])
     cache.free()
 
 

@@ -7,6 +7,7 @@ blocks of `BLOCK_TOKENS`. Knows no model: layers appear when they are first writ
 
 import math
 import mmap
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +32,19 @@ class SequenceCache:
         """Forget what follows the first `length` tokens."""
         assert 0 <= length <= self.length
         self.length = length
+
+    def keep(self, length: int, path: Sequence[int]) -> None:
+        """Of the rows behind the first `length`, keep those at the offsets `path`, in order.
+
+        A chain's beginning is only a rollback; a side branch moves to where plain decoding has it.
+        """
+        moved = [(offset, place) for place, offset in enumerate(path) if offset != place]
+        if moved:
+            start = self.slot * self.store.max_context + length
+            self.store.move(
+                [start + offset for offset, _ in moved], [start + place for _, place in moved]
+            )
+        self.rollback(length + len(path))
 
     def free(self, *, poisoned: bool = False) -> None:
         """Give the slot back; `poisoned` rows (not finite) are erased first. Safe to repeat."""
@@ -73,6 +87,16 @@ class CacheStore:
         for keys, values in self._layers.values():
             keys[slot].zero_()
             values[slot].zero_()
+
+    @torch.inference_mode()
+    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Copy rows (slot * max_context + place) within every layer."""
+        source = torch.tensor(sources, device=self._device)
+        target = torch.tensor(targets, device=self._device)
+        for layer in self._layers.values():
+            for stored in layer:
+                rows = stored.flatten(0, 1)
+                rows.index_copy_(0, target, rows.index_select(0, source))
 
     @property
     def num_live(self) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from paceline.model.attention import Layout, Shape, attend, lay_out
+from paceline.model.attention import Layout, Segment, Shape, attend, lay_out
 from paceline.model.cache import CacheStore, SequenceCache
 from paceline.model.linear import CanonicalLinear, RowRange, make_canonical
 
@@ -21,12 +21,17 @@ _instances = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Consecutive tokens of one sequence: appended to its cache by the forward."""
+    """Consecutive tokens of one sequence: appended to its cache by the forward.
+
+    parents: the last tokens may be a tree of draft tokens instead of a chain: each one's parent
+    among them, -1 for the token before them. Trees are kept by `SequenceCache.keep`.
+    """
 
     cache: SequenceCache
     token_ids: Sequence[int]
     # Logits of the last `num_logits` rows are wanted.
     num_logits: int
+    parents: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +105,15 @@ class LanguageModel:
         token_ids: list[int] = []
         positions: list[int] = []
         wanted: list[int] = []
-        segments: list[tuple[int, int, int]] = []
-        for segment in rows:
-            length, count = segment.cache.length, len(segment.token_ids)
+        segments: list[Segment] = []
+        for part in rows:
+            length, count = part.cache.length, len(part.token_ids)
             assert count > 0 and length + count <= self.store.max_context
-            segments.append((segment.cache.slot, length, count))
-            token_ids += segment.token_ids
-            positions += range(length, length + count)
-            wanted += range(len(token_ids) - segment.num_logits, len(token_ids))
+            segment = Segment(part.cache.slot, length, count, part.parents)
+            segments.append(segment)
+            token_ids += part.token_ids
+            positions += segment.positions
+            wanted += range(len(token_ids) - part.num_logits, len(token_ids))
         self._layout = lay_out(
             segments,
             max_context=self.store.max_context,
@@ -121,8 +127,8 @@ class LanguageModel:
             # With nothing wanted the head still runs, on one row.
             logits_to_keep=torch.tensor(wanted or [0], device=self.device),
         )
-        for segment in rows:
-            segment.cache.length += len(segment.token_ids)
+        for part in rows:
+            part.cache.length += len(part.token_ids)
         logits: Tensor = output.logits[0]
         return logits if wanted else logits[:0]
 
