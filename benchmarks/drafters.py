@@ -80,6 +80,7 @@ def decode(answer: dict[str, Any], names: Sequence[str], stores: Stores, max_row
         token_ids=token_ids,
         params=SamplingParams(temperature=answer["temperature"]),
         seed=answer["seed"],
+        branch_block=32,
     )
     tops = [Top(*top) for top in zip(answer["top_ids"], answer["top_logprobs"], strict=True)]
     count, start = Count(), 0

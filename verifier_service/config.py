@@ -2,9 +2,10 @@
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from paceline.settings import ServiceSettings
+from verifier_service.sources import SOURCES
 
 
 class VerifierSettings(ServiceSettings):
@@ -32,6 +33,21 @@ class VerifierSettings(ServiceSettings):
     max_sequences: int = Field(16, ge=1, le=256, description="answers that run at once")
     max_waiting: int = Field(64, ge=0, description="answers that may wait for a place")
     max_context: int | None = Field(None, ge=64, description="shorter than the model's own")
-    max_draft_tokens: int = Field(8, ge=0, le=64, description="longest draft block")
+    local_sources: list[str] = Field(
+        default_factory=lambda: list(SOURCES),
+        description=f"draft without a drafter: of {', '.join(SOURCES)}; empty for none",
+    )
+    max_draft_tokens: int = Field(8, ge=0, le=64, description="longest block of a drafter")
+    max_rows: int = Field(
+        16, ge=1, le=32, description="rows of one answer in a step, its last token included"
+    )
     step_rows: int = Field(256, ge=16, description="rows of all sequences in one forward")
     prefill_rows: int = Field(128, ge=16, description="rows of one prompt in one forward")
+
+    @field_validator("local_sources")
+    @classmethod
+    def _known_sources(cls, names: list[str]) -> list[str]:
+        unknown = [name for name in names if name not in SOURCES]
+        if unknown:
+            raise ValueError(f"unknown: {', '.join(unknown)}; there are {', '.join(SOURCES)}")
+        return names

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from paceline.model.attention import TAIL_TOKENS
 from paceline.model.cache import CapacityError
 from paceline.model.engine import LanguageModel
 from paceline.params import SamplingMode
@@ -35,6 +36,7 @@ from verifier_service.sequence import (
     delivered,
     digest,
 )
+from verifier_service.sources import Sources, Stores
 from verifier_service.turns import Turn, take_turns, worthwhile_wait_us
 
 log = logging.getLogger(__name__)
@@ -70,6 +72,7 @@ class Engine:
     def __post_init__(self) -> None:
         self._links = DraftLinks()
         self._step_time = StepTime()
+        self._stores = Stores()
         self._waiting: deque[VerifierSequence] = deque()
         self._running: list[VerifierSequence] = []
         self._by_number: dict[int, VerifierSequence] = {}
@@ -203,6 +206,18 @@ class Engine:
             vocab_size=self.model.vocab_size,
             end_token_ids=() if request.params.ignore_eos else self.model.eos_token_ids,
         )
+        if request.params.mode is SamplingMode.COUPLED and request.max_tree_tokens > 0:
+            sequence.sources = Sources(
+                self.settings.local_sources,
+                self._stores,
+                prompt=request.prompt,
+                token_ids=sequence.token_ids,
+                params=request.params,
+                seed=request.seed,
+                branch_block=TAIL_TOKENS,
+                tenant=request.tenant,
+                keep=request.keep,
+            )
         generated = request.generated
         if generated:
             _, reason, stop_token_id = delivered(
@@ -377,6 +392,8 @@ class Engine:
             except NothingLeft as error:
                 self._fail(sequence, "nothing_left", str(error))
                 continue
+            if sequence.sources is not None:
+                sequence.sources.committed(outcome.token_ids, outcome.tops)
             if outcome.finish_reason is FinishReason.UNSPECIFIED:
                 self._commit(sequence, outcome.token_ids)
             outcomes.append(outcome)
@@ -415,6 +432,8 @@ class Engine:
     def _finish(
         self, sequence: VerifierSequence, reason: FinishReason, stop_token_id: int | None
     ) -> None:
+        if sequence.sources is not None:
+            sequence.sources.finished()
         self._emit(
             sequence,
             FinalEvent(

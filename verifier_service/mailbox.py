@@ -57,6 +57,10 @@ class Draft:
     token_ids: Sequence[int] = ()
     sources: Sequence[TokenSource] = ()
     draft_us: int = 0
+    # Each token's parent among them, -1 for the last committed token; empty for a chain.
+    parents: Sequence[int] = ()
+    # Expected number of accepted tokens, where it was estimated.
+    expected: float = 0.0
     # One per token, or empty: then every token counts as certain.
     distributions: Sequence[DraftDistribution] = ()
 
@@ -132,7 +136,7 @@ class Mailbox:
             self._token_ids[:limit],
             self._sources[:limit],
             self._draft_us,
-            self._distributions[:limit],
+            distributions=self._distributions[:limit],
         )
 
     def _is_honest(self, block: Block) -> bool:

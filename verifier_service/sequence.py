@@ -25,6 +25,7 @@ from paceline.rounds import (
 from paceline.sampling import SamplingState
 from verifier_service.mailbox import Mailbox
 from verifier_service.pacing import Pacing
+from verifier_service.sources import Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,11 @@ class Request:
     params: SamplingParams
     seed: int
     speculation: Speculation = Speculation.AUTO
+    # Of a drafter's chain, and of the tree of all sources.
     max_draft_tokens: int = 0
+    max_tree_tokens: int = 0
+    # Whether anything may be kept of it for later requests.
+    keep: bool = True
     # Seconds left for the answer when the request came in; None: no limit.
     timeout_s: float | None = None
     trace: SpanContext | None = None
@@ -106,6 +111,8 @@ class VerifierSequence:
     # Set when the engine takes the sequence over.
     state: SamplingState = field(init=False)
     cache: SequenceCache | None = None
+    # None: it verifies what its drafter sends, in chains.
+    sources: Sources | None = None
     # Prompt and delivered tokens.
     token_ids: list[int] = field(default_factory=list)
     # Which drafter link it is attached to.
@@ -145,6 +152,18 @@ class VerifierSequence:
         left = self.params.max_tokens - len(self.state.output)
         return max(0, min(self.request.max_draft_tokens, left - 1))
 
+    @property
+    def max_depth(self) -> int:
+        """The longest path that still makes sense."""
+        return max(0, self.params.max_tokens - len(self.state.output) - 1)
+
+    @property
+    def tree_limit(self) -> int:
+        """Draft tokens of a tree, which all lie in the cache until one path is kept."""
+        assert self.cache is not None
+        room = self.cache.store.max_context - len(self.token_ids)
+        return min(self.request.max_tree_tokens, room) if self.max_depth else 0
+
     def note_commit(self) -> None:
         """The drafter is being told of the mailbox's epoch now."""
         self.commit_ns[self.mailbox.epoch] = time.monotonic_ns()
@@ -179,14 +198,11 @@ def delivered(
 
 
 def sources_of(
-    num_delivered: int, num_accepted: int, num_drafted: int, draft_sources: Sequence[TokenSource]
+    num_delivered: int, accepted: Sequence[TokenSource], *, drafted: bool, rejected: bool
 ) -> list[TokenSource]:
-    """Provenance of a round's delivered tokens."""
-    if not num_drafted:
-        last = TokenSource.PLAIN
-    else:
-        last = TokenSource.BONUS if num_accepted == num_drafted else TokenSource.RECOVERED
-    return [*draft_sources[:num_accepted], last][:num_delivered]
+    """Provenance of a round's delivered tokens: `accepted` are the sources of accepted ones."""
+    last = TokenSource.RECOVERED if rejected else TokenSource.BONUS
+    return [*accepted, last if drafted else TokenSource.PLAIN][:num_delivered]
 
 
 def plain_reason(sequence: VerifierSequence) -> PlainReason:
@@ -197,7 +213,7 @@ def plain_reason(sequence: VerifierSequence) -> PlainReason:
         return PlainReason.NO_ROOM
     if sequence.is_over_budget:
         return PlainReason.BUDGET
-    if len(sequence.mailbox):
+    if len(sequence.mailbox) or (sequence.sources and sequence.sources.has_guesses):
         return PlainReason.NOT_WORTH
     return PlainReason.NO_DRAFTER if sequence.link is None else PlainReason.NO_DRAFT
 

@@ -64,6 +64,7 @@ class Sources:
         token_ids: Sequence[int],
         params: SamplingParams,
         seed: int,
+        branch_block: int,
         tenant: str = "",
         keep: bool = True,
     ) -> None:
@@ -74,6 +75,7 @@ class Sources:
         self._confidences = Confidences(SAMPLED if sampled else GREEDY)
         self._prompt = prompt
         self._token_ids = token_ids
+        self._branch_block = branch_block
         self._keep = keep
         self._predictors: list[Predictor] = []
         self._lookup: PromptLookup | None = None
@@ -99,16 +101,22 @@ class Sources:
 
     def trie(self, chain: Chain, max_depth: int) -> Trie:
         """The trie of the coming round; the same one until tokens are committed or `chain`, what
-        the drafter has sent, changes."""
-        if self._trie is None or chain != self._chain or max_depth != self._max_depth:
-            self._chain, self._max_depth = chain, max_depth
+        the drafter has sent, changes. `max_depth` counts tokens, 0 for none."""
+        if self._trie is None or chain != self._chain:
+            self._chain = chain
             self._trie = Trie(
                 [chain, *self._predictors] if chain.token_ids else self._predictors,
                 self._confidences,
                 position=len(self._token_ids),
                 max_depth=max_depth,
+                branch_block=self._branch_block,
             )
         return self._trie
+
+    @property
+    def has_guesses(self) -> bool:
+        """Whether the present trie has any draft token."""
+        return self._trie is not None and self._trie.has_guesses
 
     def committed(self, token_ids: Sequence[int], tops: Sequence[Top] = ()) -> None:
         """A round's tokens, now at the end of the sequence; `tops` are what the target thought at

@@ -13,7 +13,10 @@ from verifier_service.mailbox import Draft
 from verifier_service.pacing import MAX_WAIT_US, StepTime
 from verifier_service.scheduler import Share, Want, share_rows
 from verifier_service.sequence import VerifierSequence
+from verifier_service.sources import Chain
 
+# A forward verifies a tree only in a segment of at most this many rows.
+TREE_ROWS = 32
 # A request with a fixed draft length is for measurements: it waits for its draft.
 _FIXED_WAIT_US = 100_000.0
 
@@ -38,15 +41,21 @@ class Turn:
             sequence.cache,
             [*sequence.token_ids[start:end], *self.draft.token_ids],
             len(self.draft.token_ids) + 1 if end == len(sequence.token_ids) else 0,
+            self.draft.parents,
         )
 
     @property
     def expects_draft(self) -> bool:
-        """A draft is under way that this turn could still use; never the first token's."""
+        """A drafter's block is under way that this turn could still use; never the first token's,
+        and not where the sequence's own sources promise as much as its first token."""
         sequence = self.sequence
         return (
             sequence.prefill is not None
-            and not self.draft.token_ids
+            and not len(sequence.mailbox)
+            and (
+                self.draft.expected < sequence.pacing.acceptance
+                or sequence.request.speculation is Speculation.FIXED
+            )
             and sequence.awaits_draft
             and sequence.link is not None
             and not sequence.mailbox.is_empty_handed
@@ -66,23 +75,36 @@ def take_turns(
     """The sequences of the next step and the draft tokens each verifies."""
     ready = [sequence for sequence in running if not sequence.is_paused]
     earning = rho(step_time, len(running))
+    min_probability = earning * step_time.row_us
     wants = [
-        Want(sequence.num_pending, _draft_length(sequence, earning, step_time.row_us))
+        Want(sequence.num_pending, len(_draft(sequence, min_probability, None).token_ids))
         for sequence in ready
     ]
     shares = share_rows(wants, step_rows=settings.step_rows, prefill_rows=settings.prefill_rows)
     return [
-        Turn(sequence, share, sequence.mailbox.peek(share.num_draft))
+        Turn(sequence, share, _draft(sequence, min_probability, share))
         for sequence, share in zip(ready, shares, strict=True)
         if share.num_tokens
     ]
 
 
-def _draft_length(sequence: VerifierSequence, earning: float, row_us: float) -> int:
-    available = min(len(sequence.mailbox), sequence.draft_limit)
-    if sequence.request.speculation is Speculation.FIXED:
-        return available
-    return sequence.pacing.draft_length(available, earning, row_us)
+def _draft(sequence: VerifierSequence, min_probability: float, share: Share | None) -> Draft:
+    """The draft tokens that are worth a row each: all of them, or as many as `share` has."""
+    if sequence.is_over_budget or (share is not None and not share.num_draft):
+        return Draft()
+    is_fixed = sequence.request.speculation is Speculation.FIXED
+    if sequence.sources is None:
+        available = min(len(sequence.mailbox), sequence.draft_limit)
+        if not is_fixed:
+            available = sequence.pacing.draft_length(available, min_probability, 1.0)
+        return sequence.mailbox.peek(available if share is None else share.num_draft)
+    sent = sequence.mailbox.peek(sequence.draft_limit)
+    trie = sequence.sources.trie(Chain(sent.token_ids, sent.sources), sequence.max_depth)
+    limit = sequence.tree_limit if share is None else share.num_draft
+    tree = trie.pick(limit, 0.0 if is_fixed else min_probability)
+    if share is not None and share.num_tokens + len(tree) > TREE_ROWS:
+        tree = tree.chain()
+    return Draft(tree.token_ids, tree.sources, sent.draft_us, tree.parents, tree.expected)
 
 
 def worthwhile_wait_us(turns: Sequence[Turn], step_time: StepTime, num_running: int) -> float:

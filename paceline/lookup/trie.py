@@ -15,6 +15,8 @@ from paceline.lookup.guesses import Bucket, Guess, Predictor
 from paceline.rounds import TokenSource
 
 ROOT = -1
+# A main-chain token has left the main chain nowhere.
+_NOWHERE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,18 @@ class Tree:
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    def chain(self) -> "Tree":
+        """The likeliest path alone."""
+        length = 0
+        while length < len(self) and self.parents[length] == length - 1:
+            length += 1
+        return Tree(
+            self.token_ids[:length],
+            self.parents[:length],
+            self.sources[:length],
+            self.probabilities[:length],
+        )
 
     @property
     def expected(self) -> float:
@@ -49,17 +63,29 @@ class _Branch:
 
 
 class _Node:
-    __slots__ = ("branches", "children", "parent", "probability", "source", "states", "token_id")
+    __slots__ = (
+        "branches",
+        "children",
+        "left",
+        "parent",
+        "probability",
+        "source",
+        "states",
+        "token_id",
+    )
 
     def __init__(
         self,
         parent: int,
+        left: int,
         token_id: int,
         source: TokenSource,
         probability: float,
         states: Sequence[Any],
     ) -> None:
         self.parent = parent
+        # Position at which its path left the main chain.
+        self.left = left
         self.token_id = token_id
         self.source = source
         self.probability = probability
@@ -78,18 +104,22 @@ class Trie:
         *,
         position: int,
         max_depth: int,
+        branch_block: int,
     ) -> None:
-        """`position` is that of the next token; no path has more than `max_depth` tokens."""
+        """`position` is that of the next token; no path has more than `max_depth` tokens. Paths
+        other than the main chain end before the next multiple of `branch_block` positions, so that
+        a verifier finds all keys before their block where plain decoding has them."""
         self._predictors = predictors
         self._confidences = confidences
         self._position = position
         self._max_depth = max_depth
+        self._branch_block = branch_block
         self._nodes: list[_Node] = []
         # (-probability, order of arrival, parent, token id, depth) of what may be taken next.
         self._open: list[tuple[float, int, int, int, int]] = []
         self._num_opened = 0
         states = [predictor.root() for predictor in predictors]
-        self._root = _Node(ROOT, ROOT, TokenSource.UNSPECIFIED, 1.0, states)
+        self._root = _Node(ROOT, _NOWHERE, ROOT, TokenSource.UNSPECIFIED, 1.0, states)
         self._expand(ROOT, 0)
 
     def pick(self, max_nodes: int, min_probability: float = 0.0) -> Tree:
@@ -100,6 +130,11 @@ class Trie:
         while count > 0 and self._nodes[count - 1].probability <= min_probability:
             count -= 1
         return self._laid_out(count)
+
+    @property
+    def has_guesses(self) -> bool:
+        """Whether any source had something to say."""
+        return bool(self._root.branches)
 
     def learn(self, token_ids: Sequence[int]) -> None:
         """Tell the confidences what the target chose, from the first token of the round on."""
@@ -119,13 +154,18 @@ class Trie:
             return False
         negative, _, parent, token_id, depth = heapq.heappop(self._open)
         above = self._root if parent == ROOT else self._nodes[parent]
+        left = above.left
+        if left == _NOWHERE and above.children:
+            left = self._position + depth - 1
+        elif left != _NOWHERE and (self._position + depth - 1) % self._branch_block == 0:
+            return True
         states = [
             predictor.step(state, token_id)
             for predictor, state in zip(self._predictors, above.states, strict=True)
         ]
         source = above.branches[token_id].source
         index = len(self._nodes)
-        self._nodes.append(_Node(parent, token_id, source, -negative, states))
+        self._nodes.append(_Node(parent, left, token_id, source, -negative, states))
         above.children[token_id] = index
         self._expand(index, depth)
         return True
