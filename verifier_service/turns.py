@@ -104,7 +104,8 @@ def _draft(sequence: VerifierSequence, min_probability: float, share: Share | No
     tree = trie.pick(limit, 0.0 if is_fixed else min_probability)
     if share is not None and share.num_tokens + len(tree) > TREE_ROWS:
         tree = tree.chain()
-    return Draft(tree.token_ids, tree.sources, sent.draft_us, tree.parents, tree.expected)
+    parents = () if tree.is_chain else tree.parents
+    return Draft(tree.token_ids, tree.sources, sent.draft_us, parents, tree.expected)
 
 
 def worthwhile_wait_us(turns: Sequence[Turn], step_time: StepTime, num_running: int) -> float:

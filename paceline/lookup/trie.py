@@ -33,6 +33,11 @@ class Tree:
     def __len__(self) -> int:
         return len(self.token_ids)
 
+    @property
+    def is_chain(self) -> bool:
+        """Whether every token follows the one before it."""
+        return self.parents == list(range(-1, len(self) - 1))
+
     def chain(self) -> "Tree":
         """The likeliest path alone."""
         length = 0
