@@ -8,7 +8,6 @@ from tiny import VOCAB_SIZE, save_tiny_llama
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Qwen3Config
 from transformers import Qwen3ForCausalLM as Qwen3
 
-from paceline.model.attention import TAIL_TOKENS
 from paceline.model.cache import BLOCK_TOKENS, CapacityError
 from paceline.model.engine import Identity, LanguageModel, Rows
 from paceline.model.load import LoadError, load_model, tokenizer_fingerprint
@@ -20,10 +19,15 @@ def wrapped(model, *, max_sequences=6, max_context=256):
     return LanguageModel(model, identity, max_sequences=max_sequences)
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+@pytest.fixture(scope="module", params=["float32", "bfloat16", "bfloat16 without a compiler"])
 def model(request, tmp_path_factory):
     folder = save_tiny_llama(tmp_path_factory.mktemp("tiny"))
-    return load_model(str(folder), dtype=request.param, max_sequences=6)
+    with pytest.MonkeyPatch.context() as patch:
+        if "without" in request.param:
+            patch.setenv("CC", "no-such-compiler")
+        model = load_model(str(folder), dtype=request.param.split()[0], max_sequences=6)
+    assert model.attention.is_native == ("without" not in request.param)
+    return model
 
 
 def run(model, token_ids, *, cuts=()):
@@ -139,7 +143,7 @@ def random_tree(rng, count, length):
         left = lefts[parent] if parent >= 0 else None
         if left is None and depth != index:
             left = length + depth
-        if left is not None and (length + depth) // TAIL_TOKENS != left // TAIL_TOKENS:
+        if left is not None and (length + depth) // BLOCK_TOKENS != left // BLOCK_TOKENS:
             parent, depth, left = -1, 0, length
         parents.append(parent)
         depths.append(depth)
@@ -214,16 +218,16 @@ def test_one_sequence_more_than_there_are_slots_is_refused(model):
         cache.free()
 
 
-def test_rows_that_are_not_finite_do_not_reach_the_next_owner_of_the_slot(model):
+def test_rows_that_are_not_finite_do_not_reach_the_next_owner_of_their_blocks(model):
     token_ids = some_ids(20)
     whole = run(model, token_ids)
     cache = model.new_cache()
     model.forward([Rows(cache, some_ids(60, seed=1), 0)])
     with torch.inference_mode():
-        for keys, values in model.store._layers.values():
-            keys[cache.slot, 30:60] = float("nan")
-            values[cache.slot, 30:60] = float("nan")
-    cache.free(poisoned=True)
+        for block in cache.blocks:
+            model.store.keys[:, block] = float("nan")
+            model.store.values[:, block] = float("nan")
+    cache.free()
     assert torch.equal(run(model, token_ids), whole)
 
 

@@ -1,137 +1,243 @@
-"""KV cache: one slot per sequence, append and rollback, exact accounting.
+"""KV cache in blocks: a table of blocks per sequence, rollback, shared prefixes, exact accounting.
 
-A slot is a contiguous range of rows, so attention on a CPU reads it in place and a rollback is a
-number. Memory is reserved, not touched: a slot costs what its longest sequence used. Counted in
-blocks of `BLOCK_TOKENS`. Knows no model: layers appear when they are first written.
+A block holds `BLOCK_TOKENS` positions of every layer. A block whose tokens are all committed may be
+registered under those tokens and everything before them; a later sequence that begins alike takes
+it over instead of computing it again. Registered blocks that nobody uses are kept until the space
+is needed, the longest unused first. Memory is reserved, not touched: pages appear when written.
+Knows no model but its shape.
 """
 
+import itertools
 import math
 import mmap
+from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 BLOCK_TOKENS = 32
+# Blocks for the side branches of trees, which live from a forward to the choice of a path.
+_SCRATCH_BLOCKS = 16
+# Value rows are padded to whole vectors (kernels/attention.c).
+_VECTOR = 16
+
+# What a registered block holds: the registration of the block before it, and its own tokens.
+_Key = tuple[object, tuple[int, ...]]
 
 
 class CapacityError(RuntimeError):
-    """No slot is free."""
+    """No block or no place for a sequence is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvShape:
+    """What one position of a model needs."""
+
+    num_layers: int
+    num_heads: int
+    key_dim: int
+    value_dim: int
 
 
 @dataclass(eq=False, slots=True)
 class SequenceCache:
     """The cached tokens of one sequence."""
 
-    store: "CacheStore"
-    slot: int
+    store: "BlockStore"
     length: int = 0
+    blocks: list[int] = field(default_factory=list)
+    # Cache slots of the last forward's draft rows, by offset; slot = block * BLOCK_TOKENS + column.
+    drafted: list[int] = field(default_factory=list)
+    is_live: bool = True
+    num_registered: int = 0
+    registration: object = None
+
+    def slot(self, position: int) -> int:
+        return self.blocks[position // BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS
+
+    def reserve(self, length: int) -> None:
+        """Blocks for `length` tokens in all. Raises CapacityError and takes none."""
+        missing = -(-length // BLOCK_TOKENS) - len(self.blocks)
+        if missing > 0:
+            self.blocks += self.store.take(missing)
+
+    def adopt(self, token_ids: Sequence[int], *, salt: str = "") -> int:
+        """Take over the computed blocks that a fresh sequence shares: number of tokens cached.
+
+        At least the last token stays to be computed. `salt` keeps tenants apart.
+        """
+        assert not self.blocks
+        self.registration = salt
+        for block, registration in self.store.match(token_ids, salt):
+            self.blocks.append(block)
+            self.registration = registration
+        self.num_registered = len(self.blocks)
+        self.length = self.num_registered * BLOCK_TOKENS
+        return self.length
+
+    def register(self, token_ids: Sequence[int]) -> None:
+        """Offer the whole blocks of committed tokens to later sequences. After `adopt` only."""
+        while (self.num_registered + 1) * BLOCK_TOKENS <= min(self.length, len(token_ids)):
+            start = self.num_registered * BLOCK_TOKENS
+            key = (self.registration, tuple(token_ids[start : start + BLOCK_TOKENS]))
+            self.registration = self.store.register(self.blocks[self.num_registered], key)
+            self.num_registered += 1
 
     def rollback(self, length: int) -> None:
         """Forget what follows the first `length` tokens."""
-        assert 0 <= length <= self.length
+        assert self.num_registered * BLOCK_TOKENS <= length <= self.length
         self.length = length
+        keep = -(-length // BLOCK_TOKENS)
+        self.store.give_back(self.blocks[keep:])
+        del self.blocks[keep:]
 
     def keep(self, length: int, path: Sequence[int]) -> None:
-        """Of the rows behind the first `length`, keep those at the offsets `path`, in order.
+        """Of the draft rows behind the first `length` tokens, keep those at the offsets `path`.
 
         A chain's beginning is only a rollback; a side branch moves to where plain decoding has it.
         """
-        moved = [(offset, place) for place, offset in enumerate(path) if offset != place]
+        places = [(self.drafted[offset], length + depth) for depth, offset in enumerate(path)]
+        moved = [(source, self.slot(p)) for source, p in places if source != self.slot(p)]
         if moved:
-            start = self.slot * self.store.max_context + length
-            self.store.move(
-                [start + offset for offset, _ in moved], [start + place for _, place in moved]
-            )
+            self.store.move([source for source, _ in moved], [target for _, target in moved])
         self.rollback(length + len(path))
 
-    def free(self, *, poisoned: bool = False) -> None:
-        """Give the slot back; `poisoned` rows (not finite) are erased first. Safe to repeat."""
-        if self.slot >= 0:
-            if poisoned:
-                self.store.erase(self.slot)
-            self.store.release(self.slot)
-            self.slot, self.length = -1, 0
+    def free(self) -> None:
+        """Give everything back. Safe to repeat."""
+        if self.is_live:
+            self.store.give_back(self.blocks)
+            self.store.num_live -= 1
+            self.blocks, self.length, self.is_live = [], 0, False
 
 
-class CacheStore:
-    """All slots of a model. Per layer, keys and values [num_slots, max_context, heads, dim]."""
+class BlockStore:
+    """All blocks of a model. keys [layers, blocks, heads, key_dim, BLOCK_TOKENS], so that a dot
+    product with a block's keys is one pass of whole vectors; values [layers, blocks, heads,
+    BLOCK_TOKENS, value_dim padded to whole vectors]."""
 
     def __init__(
-        self, num_slots: int, max_context: int, dtype: torch.dtype, device: torch.device
+        self,
+        shape: KvShape,
+        *,
+        num_blocks: int,
+        max_sequences: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
-        # Attention reads whole multiples of this many rows.
-        self.max_context = -(-max_context // 512) * 512
-        self.num_slots = num_slots
-        self._dtype, self._device = dtype, device
-        self._free = list(range(num_slots - 1, -1, -1))
-        self._live: dict[int, SequenceCache] = {}
-        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+        self.shape = shape
+        self.blocks_total = num_blocks
+        self.max_sequences = max_sequences
+        self.num_live = 0
+        self._device = device
+        total = num_blocks + _SCRATCH_BLOCKS
+        padded = -(-shape.value_dim // _VECTOR) * _VECTOR
+        head = (shape.num_layers, total, shape.num_heads)
+        self.keys = _zeros((*head, shape.key_dim, BLOCK_TOKENS), dtype, device)
+        self.values = _zeros((*head, BLOCK_TOKENS, padded), dtype, device)
+        self.scratch_slots = range(num_blocks * BLOCK_TOKENS, total * BLOCK_TOKENS)
+        self._free = list(range(num_blocks - 1, -1, -1))
+        self._users = [0] * num_blocks
+        self._keys_of: dict[int, _Key] = {}
+        self._registered: dict[_Key, tuple[int, object]] = {}
+        # Registered blocks without users, the longest unused first.
+        self._unused: OrderedDict[int, None] = OrderedDict()
+        self._serial = itertools.count()
 
-    def acquire(self) -> SequenceCache:
-        """The lowest free slot, so that live slots stay close together. Raises CapacityError."""
-        if not self._free:
-            raise CapacityError(f"all {self.num_slots} sequences are in use")
-        slot = self._free.pop()
-        self._live[slot] = SequenceCache(self, slot)
-        return self._live[slot]
-
-    def release(self, slot: int) -> None:
-        del self._live[slot]
-        self._free.append(slot)
-        self._free.sort(reverse=True)
-
-    @torch.inference_mode()
-    def erase(self, slot: int) -> None:
-        for keys, values in self._layers.values():
-            keys[slot].zero_()
-            values[slot].zero_()
-
-    @torch.inference_mode()
-    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Copy rows (slot * max_context + place) within every layer."""
-        source = torch.tensor(sources, device=self._device)
-        target = torch.tensor(targets, device=self._device)
-        for layer in self._layers.values():
-            for stored in layer:
-                rows = stored.flatten(0, 1)
-                rows.index_copy_(0, target, rows.index_select(0, source))
+    def open(self) -> SequenceCache:
+        """An empty cache for one more sequence. Raises CapacityError."""
+        if self.num_live == self.max_sequences:
+            raise CapacityError(f"all {self.max_sequences} sequences are in use")
+        self.num_live += 1
+        return SequenceCache(self)
 
     @property
-    def num_live(self) -> int:
-        return len(self._live)
-
-    @property
-    def blocks_total(self) -> int:
-        return self.num_slots * self.max_context // BLOCK_TOKENS
+    def blocks_free(self) -> int:
+        """Blocks that `take` can give, unused registered ones included."""
+        return len(self._free) + len(self._unused)
 
     @property
     def blocks_used(self) -> int:
-        return sum(-(-cache.length // BLOCK_TOKENS) for cache in self._live.values())
+        """Blocks in the table of a live sequence: blocks_used + blocks_free == blocks_total."""
+        return self.blocks_total - self.blocks_free
 
-    def write(
-        self,
-        layer: int,
-        rows: Tensor,  # int64 [num_rows], slot * max_context + position
-        keys: Tensor,  # [num_rows, num_kv_heads, head_dim]
-        values: Tensor,  # [num_rows, num_kv_heads, head_dim]
-    ) -> tuple[Tensor, Tensor]:
-        """Stores rows and returns all of the layer: [num_slots, max_context, heads, dim] each."""
-        if layer not in self._layers:
-            shape = (self.num_slots, self.max_context)
-            self._layers[layer] = (
-                self._zeros((*shape, *keys.shape[1:])),
-                self._zeros((*shape, *values.shape[1:])),
-            )
-        stored_keys, stored_values = self._layers[layer]
-        stored_keys.flatten(0, 1).index_copy_(0, rows, keys)
-        stored_values.flatten(0, 1).index_copy_(0, rows, values)
-        return stored_keys, stored_values
+    @property
+    def blocks_reusable(self) -> int:
+        """Free blocks that still hold a registered prefix."""
+        return len(self._unused)
 
-    def _zeros(self, shape: tuple[int, ...]) -> Tensor:
-        """Zeros, since a masked row has weight 0 and 0 * NaN is NaN; pages appear when touched."""
-        if self._device.type != "cpu":
-            return torch.zeros(shape, dtype=self._dtype, device=self._device)
-        pages = mmap.mmap(-1, math.prod(shape) * self._dtype.itemsize)
-        return torch.frombuffer(pages, dtype=self._dtype).view(shape)
+    def take(self, count: int) -> list[int]:
+        """Blocks nobody uses. Raises CapacityError when there are fewer."""
+        if count > self.blocks_free:
+            raise CapacityError(f"{count} KV blocks are needed and {self.blocks_free} are free")
+        taken = []
+        for _ in range(count):
+            if self._free:
+                block = self._free.pop()
+            else:
+                block, _ = self._unused.popitem(last=False)
+                del self._registered[self._keys_of.pop(block)]
+            self._users[block] = 1
+            taken.append(block)
+        return taken
+
+    def give_back(self, blocks: Sequence[int]) -> None:
+        # The end of a chain first: what remains of an evicted chain is its beginning.
+        for block in reversed(blocks):
+            self._users[block] -= 1
+            if self._users[block]:
+                continue
+            if block in self._keys_of:
+                self._unused[block] = None
+            else:
+                self._free.append(block)
+
+    def match(self, token_ids: Sequence[int], salt: str) -> list[tuple[int, object]]:
+        """The longest registered beginning, in whole blocks; its blocks are in use from here on."""
+        found: list[tuple[int, object]] = []
+        registration: object = salt
+        for end in range(BLOCK_TOKENS, len(token_ids), BLOCK_TOKENS):
+            key = (registration, tuple(token_ids[end - BLOCK_TOKENS : end]))
+            if key not in self._registered:
+                break
+            block, registration = self._registered[key]
+            self._unused.pop(block, None)
+            self._users[block] += 1
+            found.append((block, registration))
+        return found
+
+    def register(self, block: int, key: _Key) -> object:
+        """Name a computed block. Returns what the next block of its chain refers to."""
+        if key in self._registered:
+            # Computed twice at the same time: the first stays the one that is found.
+            return self._registered[key][1]
+        registration = next(self._serial)
+        self._registered[key] = (block, registration)
+        self._keys_of[block] = key
+        return registration
+
+    def forget(self) -> None:
+        """Drop every registration, as if nothing had been computed before."""
+        self._free += self._unused
+        self._unused.clear()
+        self._registered.clear()
+        self._keys_of.clear()
+
+    @torch.inference_mode()
+    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Copy positions, named by slot, in every layer."""
+        source = torch.tensor(sources, device=self._device)
+        target = torch.tensor(targets, device=self._device)
+        from_block, from_column = source // BLOCK_TOKENS, source % BLOCK_TOKENS
+        to_block, to_column = target // BLOCK_TOKENS, target % BLOCK_TOKENS
+        self.keys[:, to_block, :, :, to_column] = self.keys[:, from_block, :, :, from_column]
+        self.values[:, to_block, :, to_column] = self.values[:, from_block, :, from_column]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros whose pages appear when they are touched."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    pages = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
+    return torch.frombuffer(pages, dtype=dtype).view(shape)

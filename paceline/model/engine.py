@@ -6,15 +6,17 @@ Takes token ids and caches, gives logits. Knows nothing of sampling, drafts, req
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from paceline.model.attention import Layout, Segment, Shape, attend, lay_out
-from paceline.model.cache import CacheStore, SequenceCache
+from paceline.model.attention import Attention, Layout
+from paceline.model.cache import BLOCK_TOKENS, BlockStore, KvShape, SequenceCache
 from paceline.model.linear import CanonicalLinear, RowRange, make_canonical
+from paceline.model.native import attention_kernel
 
 _instances = itertools.count()
 
@@ -49,17 +51,45 @@ class Identity:
 class LanguageModel:
     """A transformers causal model with its KV cache. Use it from one thread."""
 
-    def __init__(self, model: Any, identity: Identity, *, max_sequences: int) -> None:
+    def __init__(
+        self,
+        model: Any,
+        identity: Identity,
+        *,
+        max_sequences: int,
+        kv_tokens: int | None = None,
+        kernel_folder: Path | None = None,
+    ) -> None:
+        """kv_tokens: room for the cached tokens of all sequences; without it for all of them at
+        their longest. kernel_folder: where a compiled kernel is kept; without it there is none."""
         parameter = next(model.parameters())
         self.device = parameter.device
         self.dtype = parameter.dtype
         self.identity = identity
-        self.store = CacheStore(max_sequences, identity.max_context, self.dtype, self.device)
-        self.shape = Shape()
+        config = model.config.get_text_config()
+        num_query_heads = config.num_attention_heads
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // num_query_heads
+        shape = KvShape(
+            num_layers=config.num_hidden_layers,
+            num_heads=getattr(config, "num_key_value_heads", None) or num_query_heads,
+            key_dim=head_dim,
+            value_dim=head_dim,
+        )
+        per_sequence = -(-identity.max_context // BLOCK_TOKENS)
+        self.store = BlockStore(
+            shape,
+            num_blocks=kv_tokens // BLOCK_TOKENS if kv_tokens else per_sequence * max_sequences,
+            max_sequences=max_sequences,
+            dtype=self.dtype,
+            device=self.device,
+        )
+        kernel = kernel_folder and attention_kernel(
+            shape, num_query_heads, self.dtype, self.device, kernel_folder
+        )
+        self.attention = Attention(self.store, kernel or None)
         self.linear_rows = RowRange()
         # "exact" once a self-check has passed.
         self.numerics = "fast"
-        self._layout: Layout | None = None
         self._model: Any = model.eval()
         # transformers looks attention up by name; each instance has its own, bound to its cache.
         name = f"paceline-{next(_instances)}"
@@ -94,35 +124,26 @@ class LanguageModel:
 
     def new_cache(self) -> SequenceCache:
         """An empty cache for one sequence. Raises CapacityError."""
-        return self.store.acquire()
+        return self.store.open()
 
     @torch.inference_mode()
     def forward(self, rows: Sequence[Rows]) -> Tensor:
         """Logits [sum of num_logits, at least vocab_size], in the order of `rows`.
 
-        At most one `Rows` per sequence; caches grow by the tokens given.
+        At most one `Rows` per sequence; caches grow by the tokens given. Raises CapacityError when
+        blocks run out: nothing has changed then but blocks reserved for some of the sequences.
         """
+        layout = Layout()
         token_ids: list[int] = []
-        positions: list[int] = []
         wanted: list[int] = []
-        segments: list[Segment] = []
         for part in rows:
-            length, count = part.cache.length, len(part.token_ids)
-            assert count > 0 and length + count <= self.store.max_context
-            segment = Segment(part.cache.slot, length, count, part.parents)
-            segments.append(segment)
+            layout.add(part.cache, len(part.token_ids), part.parents)
             token_ids += part.token_ids
-            positions += segment.positions
             wanted += range(len(token_ids) - part.num_logits, len(token_ids))
-        self._layout = lay_out(
-            segments,
-            max_context=self.store.max_context,
-            shape=self.shape,
-            device=self.device,
-        )
+        self.attention.prepare(layout, self.device)
         output = self._model(
             input_ids=torch.tensor([token_ids], device=self.device),
-            position_ids=torch.tensor([positions], device=self.device),
+            position_ids=torch.tensor([layout.positions], device=self.device),
             use_cache=False,
             # With nothing wanted the head still runs, on one row.
             logits_to_keep=torch.tensor(wanted or [0], device=self.device),
@@ -147,18 +168,7 @@ class LanguageModel:
         """What transformers calls instead of its own attention."""
         if softcap is not None:
             raise ValueError("attention with soft-capped scores is not supported")
-        assert self._layout is not None
+        scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
         layer: Any = module.layer_idx
-        return (
-            attend(
-                self.store,
-                layer,
-                self._layout,
-                query,
-                key,
-                value,
-                scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
-                window=sliding_window,
-            ),
-            None,
-        )
+        out = self.attention(layer, query, key, value, scaling=scaling, window=sliding_window)
+        return out, None

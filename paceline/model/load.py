@@ -63,6 +63,7 @@ def load_model(
     dtype: str = "bfloat16",
     max_sequences: int = 16,
     max_context: int | None = None,
+    kv_tokens: int | None = None,
     numerics: str = "exact",
     device: str = "cpu",
 ) -> LanguageModel:
@@ -75,7 +76,13 @@ def load_model(
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
     ).to(device)
-    language_model = LanguageModel(model, identity, max_sequences=max_sequences)
+    language_model = LanguageModel(
+        model,
+        identity,
+        max_sequences=max_sequences,
+        kv_tokens=kv_tokens,
+        kernel_folder=cache_folder() / "kernels",
+    )
     if numerics == "exact":
         finding = make_exact(language_model)
         log.info(

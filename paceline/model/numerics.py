@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paceline.model.attention import Shape
 from paceline.model.engine import LanguageModel, Rows
+from paceline.model.gathered import Shape
 from paceline.model.linear import CanonicalLinear
 
 _ROW_COUNTS = (1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 96, 127, 128)
@@ -47,7 +47,7 @@ def make_exact(model: LanguageModel) -> Finding:
     minimum, maximum = _row_range(model.linears, model.dtype)
     model.linear_rows.minimum, model.linear_rows.maximum = minimum, maximum
     for shape in _SHAPES:
-        model.shape = shape
+        model.attention.shape = shape
         compared = _end_to_end(model)
         if compared:
             model.numerics = "exact"
@@ -92,7 +92,7 @@ def _end_to_end(model: LanguageModel) -> int:
     """Number of logit rows that were equal in every way of computing them; 0 if any was not."""
     generator = torch.Generator().manual_seed(1)
     length = min(190, model.max_context - 1)
-    cuts = (0, length // 3, length // 2)[: model.store.num_slots]
+    cuts = (0, length // 3, length // 2)[: model.store.max_sequences]
     sequences = [
         torch.randint(model.vocab_size, (length - cut,), generator=generator).tolist()
         for cut in cuts
