@@ -83,7 +83,7 @@ class ModelDrafter:
 
     def detach(self, state: DraftState) -> None:
         reading = self._readings.pop(state)
-        reading.cache.free(poisoned=reading.is_poisoned)
+        reading.cache.free()
 
     def extend(self, states: Sequence[DraftState]) -> list[list[int] | None]:
         """One forward: a token for each sequence that it reads to the end."""

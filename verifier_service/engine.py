@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from paceline.model.attention import TAIL_TOKENS
-from paceline.model.cache import CapacityError
+from paceline.model.cache import BLOCK_TOKENS, CapacityError
 from paceline.model.engine import LanguageModel
 from paceline.params import SamplingMode
 from paceline.rounds import FinishReason, PrefillReport, SpeculationTotals
@@ -214,7 +213,7 @@ class Engine:
                 token_ids=sequence.token_ids,
                 params=request.params,
                 seed=request.seed,
-                branch_block=TAIL_TOKENS,
+                branch_block=BLOCK_TOKENS,
                 tenant=request.tenant,
                 keep=request.keep,
             )
@@ -242,7 +241,7 @@ class Engine:
             self._waiting.remove(sequence)
         self._links.detach(sequence)
         if sequence.cache is not None:
-            sequence.cache.free(poisoned=poisoned)
+            sequence.cache.free()
             sequence.cache = None
 
     def _emit(self, sequence: VerifierSequence, event: Event) -> None:

@@ -159,10 +159,8 @@ class VerifierSequence:
 
     @property
     def tree_limit(self) -> int:
-        """Draft tokens of a tree, which all lie in the cache until one path is kept."""
-        assert self.cache is not None
-        room = self.cache.store.max_context - len(self.token_ids)
-        return min(self.request.max_tree_tokens, room) if self.max_depth else 0
+        """The most draft tokens of a round."""
+        return self.request.max_tree_tokens if self.max_depth else 0
 
     def note_commit(self) -> None:
         """The drafter is being told of the mailbox's epoch now."""

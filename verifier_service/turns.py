@@ -15,8 +15,6 @@ from verifier_service.scheduler import Share, Want, share_rows
 from verifier_service.sequence import VerifierSequence
 from verifier_service.sources import Chain
 
-# A forward verifies a tree only in a segment of at most this many rows.
-TREE_ROWS = 32
 # A request with a fixed draft length is for measurements: it waits for its draft.
 _FIXED_WAIT_US = 100_000.0
 
@@ -102,10 +100,7 @@ def _draft(sequence: VerifierSequence, min_probability: float, share: Share | No
     trie = sequence.sources.trie(Chain(sent.token_ids, sent.sources), sequence.max_depth)
     limit = sequence.tree_limit if share is None else share.num_draft
     tree = trie.pick(limit, 0.0 if is_fixed else min_probability)
-    if share is not None and share.num_tokens + len(tree) > TREE_ROWS:
-        tree = tree.chain()
-    parents = () if tree.is_chain else tree.parents
-    return Draft(tree.token_ids, tree.sources, sent.draft_us, parents, tree.expected)
+    return Draft(tree.token_ids, tree.sources, tree.parents, sent.draft_us, tree.expected)
 
 
 def worthwhile_wait_us(turns: Sequence[Turn], step_time: StepTime, num_running: int) -> float:

@@ -34,23 +34,6 @@ class Tree:
         return len(self.token_ids)
 
     @property
-    def is_chain(self) -> bool:
-        """Whether every token follows the one before it."""
-        return self.parents == list(range(-1, len(self) - 1))
-
-    def chain(self) -> "Tree":
-        """The likeliest path alone."""
-        length = 0
-        while length < len(self) and self.parents[length] == length - 1:
-            length += 1
-        return Tree(
-            self.token_ids[:length],
-            self.parents[:length],
-            self.sources[:length],
-            self.probabilities[:length],
-        )
-
-    @property
     def expected(self) -> float:
         """Expected number of accepted tokens."""
         return sum(self.probabilities)
