@@ -11,7 +11,7 @@ INSTALLED := .venv/.installed
 PACKAGES := paceline drafter_service verifier_service gateway
 PROTOS := $(sort $(wildcard protos/paceline/v1/*.proto))
 
-.PHONY: help install demo test test-slow check bench-exact proto up down clean
+.PHONY: help install demo test test-slow check bench-exact bench-drafters proto up down clean
 
 help: ## What there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -44,6 +44,9 @@ check: install ## Format, lint, types, generated code, import rules
 
 bench-exact: install ## What exact numerics cost and buy; the last line is JSON
 	@$(BIN)/python benchmarks/exact.py
+
+bench-drafters: install ## Which draft tokens pay, on recorded answers; the last line is JSON
+	@PYTHONPATH="$(CURDIR)" $(BIN)/python benchmarks/drafters.py
 
 proto: install ## Generate paceline/v1 from protos/
 	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)

@@ -37,7 +37,7 @@ PREFILL_ROWS = 128
 
 
 def default_path() -> Path:
-    return cache_folder() / "recordings" / f"{MODEL}.jsonl"
+    return cache_folder() / f"{MODEL}-answers.jsonl"
 
 
 @dataclass

@@ -24,7 +24,9 @@ def occurs(text, part):
 
 def longest_match(known, read):
     """Length of the longest end of `read` that occurs in some text."""
-    return next(n for n in range(len(read), -1, -1) if any(occurs(t, read[len(read) - n :]) for t in known))
+    return next(
+        n for n in range(len(read), -1, -1) if any(occurs(t, read[len(read) - n :]) for t in known)
+    )
 
 
 @settings(deadline=None, max_examples=200)

@@ -67,12 +67,14 @@ class Sources:
         branch_block: int,
         tenant: str = "",
         keep: bool = True,
+        confidences: Confidences | None = None,
     ) -> None:
         """`names` are of SOURCES. `token_ids` is the sequence's own list, prompt included, which
-        grows before `committed` tells of it. Nothing is kept for later sequences without `keep`."""
+        grows before `committed` tells of it. Nothing is kept for later sequences without `keep`.
+        `confidences` are this sequence's own unless they are given."""
         sampled = params.temperature > 0.0
         luck = Luck(seed, params.temperature) if sampled else None
-        self._confidences = Confidences(SAMPLED if sampled else GREEDY)
+        self._confidences = confidences or Confidences(SAMPLED if sampled else GREEDY)
         self._prompt = prompt
         self._token_ids = token_ids
         self._branch_block = branch_block

@@ -102,9 +102,7 @@ class RecycledGuesses:
             ]
         return self._raced(self._luck, found, position)
 
-    def _raced(
-        self, luck: Luck, found: list[tuple[int, float, int]], position: int
-    ) -> list[Guess]:
+    def _raced(self, luck: Luck, found: list[tuple[int, float, int]], position: int) -> list[Guess]:
         """By rank in the race that the target will run, and by the lead or lag there."""
         if not found:
             return []
