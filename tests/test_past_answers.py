@@ -29,7 +29,7 @@ def longest_match(known, read):
     )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(texts, running, st.data())
 def test_the_automaton_matches_what_brute_force_matches(known, read, data):
     """Also while texts are added under a match."""

@@ -141,6 +141,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
             speculation=speculation,
             max_draft_tokens=0 if is_off else min(asked or limit, limit),
             max_tree_tokens=0 if is_off else min(asked or most, most),
+            keep=not message.draft.forget,
             timeout_s=message.timeout_ms / 1e3 if message.timeout_ms else None,
             trace=telemetry.parse_context(message.trace.traceparent, message.trace.tracestate),
             workload=message.workload,
