@@ -35,6 +35,7 @@ done
 cat "$run_dir/ready"
 PACELINE_GATEWAY=$(sed -E 's/.*gateway=([^ ]+).*/\1/' "$run_dir/ready")
 export PACELINE_GATEWAY
+http=$(sed -E 's/.*http=([^ ]+).*/\1/' "$run_dir/ready")
 
 prompt='Write this function again, with type hints.
 
@@ -47,6 +48,11 @@ def total_price(items):
 echo
 echo "== a streamed answer: $prompt"
 paceline generate "$prompt" --temperature 0 --max-tokens 64 --rounds
+
+echo
+echo "== the same gateway for OpenAI clients, while this runs (\`paceline up\`: port 8000)"
+echo "curl -N $http/v1/chat/completions -H 'Content-Type: application/json' \\"
+echo "  -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}], \"stream\": true}'"
 
 echo
 echo "== the same answers plain and speculative, interleaved"

@@ -37,7 +37,6 @@ class _Reading:
     # REJECTION: what the draft tokens from position `first` on were sampled from.
     first: int = 0
     distributions: list[DraftDistribution] = field(default_factory=list)
-    is_poisoned: bool = False
 
 
 class ModelDrafter:
@@ -133,10 +132,7 @@ class ModelDrafter:
             if state.params.mode is SamplingMode.REJECTION:
                 return self._draw(state, reading, logits)
             return reading.chooser.choose(logits, reading.sampling)
-        except NotFinite:
-            reading.is_poisoned = True
-            return None
-        except NothingLeft:
+        except (NotFinite, NothingLeft):
             return None
 
     def _draw(self, state: DraftState, reading: _Reading, logits: Tensor) -> int:

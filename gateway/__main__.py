@@ -19,6 +19,8 @@ async def serve(settings: GatewaySettings) -> None:
 
     async def announce() -> None:
         log.info("listening on %s, verifiers: %s", gateway.address, ", ".join(settings.verifier))
+        if gateway.http_address:
+            log.info("HTTP on http://%s", gateway.http_address)
         await gateway.wait_ready()
         print(f"READY gateway {gateway.address}", flush=True)
 
@@ -36,6 +38,8 @@ def main() -> None:
     settings = GatewaySettings.load()
     set_up_logging(settings.log_level)
     refuse_exposure(settings.host, settings.insecure)
+    if settings.http_host:
+        refuse_exposure(settings.http_host, settings.insecure)
     run(serve(settings))
 
 

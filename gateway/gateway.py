@@ -1,6 +1,7 @@
 """All parts of one gateway, put together."""
 
 import asyncio
+import logging
 import time
 
 from opentelemetry.sdk.trace import TracerProvider
@@ -8,6 +9,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from gateway.admission import Admission
 from gateway.answers import Answers
 from gateway.config import GatewaySettings
+from gateway.door import Door
+from gateway.http.answering import Completions
+from gateway.http.app import http_app
+from gateway.http.routes import api_routes, health_routes
+from gateway.http.server import HttpServer
 from gateway.rounds import RoundHub
 from gateway.servicer import GatewayServicer
 from gateway.sessions import Sessions
@@ -15,6 +21,8 @@ from gateway.traces import Traces
 from gateway.verifiers import Verifiers
 from paceline.server import PUBLIC_MESSAGE_BYTES, Service
 from paceline.v1 import gateway_pb2, gateway_pb2_grpc
+
+log = logging.getLogger(__name__)
 
 SERVICE_NAME: str = gateway_pb2.DESCRIPTOR.services_by_name["GatewayService"].full_name
 
@@ -35,8 +43,11 @@ class Gateway:
         self._hub = RoundHub()
         self._admission = Admission(settings.max_requests)
         traces = Traces(provider, every_round=settings.trace_rounds == "all")
+        answers = Answers(self.verifiers, traces, self._hub)
+        door = Door(answers, self._admission)
         servicer = GatewayServicer(
-            Answers(self.verifiers, traces, self._hub),
+            door,
+            answers,
             Sessions(settings.session_ttl_s, settings.max_sessions, time.monotonic),
             self.verifiers,
             self._hub,
@@ -45,15 +56,24 @@ class Gateway:
         gateway_pb2_grpc.add_GatewayServiceServicer_to_server(  # type: ignore[no-untyped-call]
             servicer, self.service.server
         )
+        self._settings = settings
+        self._http = self._http_server(door) if settings.http_host else None
         self._following: asyncio.Task[None] | None = None
         # host:port, once it listens.
         self.address = ""
+        self.http_address = ""
 
     async def start(self) -> None:
         """Listens and looks for verifiers."""
         self.address = await self.service.start()
+        if self._http:
+            self.http_address = await self._start_http(self._http)
         self.verifiers.start()
         self._following = asyncio.create_task(self._follow_verifiers())
+
+    def is_ready(self) -> bool:
+        """Whether a request would find a verifier, and be taken."""
+        return bool(self.verifiers.models()) and not self._admission.draining.is_set()
 
     async def wait_ready(self) -> None:
         """Until at least one verifier is ready."""
@@ -69,7 +89,26 @@ class Gateway:
     async def close(self) -> None:
         if self._following:
             self._following.cancel()
+        if self._http:
+            await self._http.stop()
         await self.verifiers.close()
+
+    def _http_server(self, door: Door) -> HttpServer:
+        api = api_routes(Completions(door, self.verifiers), self.verifiers)
+        app = http_app([api, health_routes(self.is_ready)])
+        return HttpServer(app, self._settings.http_host, self._settings.wanted_http_port)
+
+    async def _start_http(self, http: HttpServer) -> str:
+        """Empty when the port that nobody asked for is taken: another gateway runs here."""
+        try:
+            return await http.start()
+        except OSError as error:
+            where = f"{self._settings.http_host}:{self._settings.wanted_http_port}"
+            told = f"cannot listen on {where} ({error.strerror}); choose another --http-port"
+            if self._settings.http_port is not None:
+                raise SystemExit(told) from None
+            log.warning("no HTTP door: %s", told)
+            return ""
 
     async def _follow_verifiers(self) -> None:
         """Serves, by health's word, while a verifier is ready."""

@@ -19,9 +19,10 @@ from gateway.codec import (
     session_to_pb,
     turn_from_pb,
 )
+from gateway.door import Door
 from gateway.rounds import RoundHub
 from gateway.sessions import Defaults, Session, Sessions, add_turn
-from gateway.validation import opening_violations, request_violations, turn_violations
+from gateway.validation import opening_violations, turn_violations
 from gateway.verifiers import Verifiers
 from paceline import telemetry
 from paceline.events import Delta, Finished
@@ -40,12 +41,14 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
 
     def __init__(
         self,
+        door: Door,
         answers: Answers,
         sessions: Sessions,
         verifiers: Verifiers,
         hub: RoundHub,
         admission: Admission,
     ) -> None:
+        self._door = door
         self._answers = answers
         self._sessions = sessions
         self._verifiers = verifiers
@@ -55,13 +58,10 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
         async with refusals(context):
             arrival = _arrival(context)
-            wanted = request_from_pb(request)
-            _refuse(request_violations(wanted))
-            with self._admission.place(wanted.n):
-                events = self._answers.stream_all(wanted, arrival)
-                async with contextlib.aclosing(events):
-                    async for index, event in events:
-                        await context.write(pb.GenerateResponse(index=index, **event_to_pb(event)))
+            events = self._door.answers(request_from_pb(request), arrival)
+            async with contextlib.aclosing(events):
+                async for index, event in events:
+                    await context.write(pb.GenerateResponse(index=index, **event_to_pb(event)))
 
     async def Chat(self, requests: Any, context: Context) -> None:
         async with refusals(context):

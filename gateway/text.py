@@ -19,6 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from gateway.detokeniser import Detokeniser
+from gateway.token_bytes import TokenBytes
 from paceline.events import ChatMessage
 from paceline.params import FieldError
 
@@ -38,6 +39,7 @@ class Text:
             self._tokenizer = _tokenizer(source)
             # A second one: whether control tokens are recognised is the tokenizer's own state.
             self._plain_tokenizer = _tokenizer(source)
+            self._token_bytes = TokenBytes(self._tokenizer, json.loads(source))
             config = json.loads(files.get(CONFIG_FILE, b"{}"))
             self._template = _compile(_template_source(files, config))
         except KeyError as error:
@@ -79,6 +81,10 @@ class Text:
     def detokeniser(self) -> Detokeniser:
         """For one answer. Control tokens have no text."""
         return Detokeniser(self._decode, self._control_ids)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token stands for, control tokens by their names; perhaps half a character."""
+        return self._token_bytes.of(token_id)
 
     def _decode(self, token_ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))

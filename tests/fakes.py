@@ -216,7 +216,8 @@ async def served(fake: FakeVerifier, port: int = 0) -> AsyncIterator[tuple[str, 
 async def gateway_for(
     *addresses: str, provider: TracerProvider | None = None, **settings: Any
 ) -> AsyncIterator[tuple[Gateway, Any]]:
-    """A gateway in front of these verifiers, and a stub of it."""
+    """A gateway in front of these verifiers, and a stub of it. No HTTP unless settings ask."""
+    settings = {"http_host": "", **settings}
     gateway = Gateway(
         GatewaySettings(port=0, verifier=list(addresses), **settings),
         provider or telemetry.set_up("test"),

@@ -96,6 +96,13 @@ class Stack:
         )
         self.gateway_address = self.gateway.address()
 
+    @property
+    def http_url(self) -> str:
+        """Of the gateway's HTTP door, which only its log names."""
+        assert self.gateway is not None
+        (url,) = (line.split()[-1] for line in self.gateway.log if " HTTP on " in line)
+        return url
+
     def start_drafter(self, kind: str, *flags: str) -> None:
         self.stop_drafter()
         self.drafter = Process(

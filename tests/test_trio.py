@@ -4,7 +4,9 @@ import asyncio
 import random
 import re
 import time
+from dataclasses import replace
 
+import openai
 import pytest
 from answers import ask, chat_prompts
 from processes import Process, free_port, stack, wait_until
@@ -77,6 +79,36 @@ def test_two_hundred_cancels_at_random_moments_leave_nothing_behind(tiny):
     asyncio.run(storm())
     wait_until(lambda: is_idle(tiny), 5.0, "no live sequence and no used KV block")
     assert answer(tiny).token_ids == before.token_ids
+
+
+def test_openai_clients_get_the_same_text_as_grpc_and_may_go_away(tiny):
+    over_grpc = answer(tiny, params=replace(GREEDY, temperature=0.8), seed=11)
+    asked = {
+        "model": "",
+        "messages": [{"role": m.role, "content": m.content} for m in QUESTION],
+        "temperature": 0.8,
+        "max_tokens": GREEDY.max_tokens,
+        "seed": 11,
+    }
+    ignoring = {"ignore_eos": True}
+    with openai.OpenAI(base_url=f"{tiny.http_url}/v1", api_key="none", max_retries=0) as client:
+        model = client.models.list().data[0].id
+        asked["model"] = model
+        whole = client.chat.completions.create(**asked, extra_body=ignoring)
+        plain = {**ignoring, "paceline": {"speculation": "off"}}
+        with client.chat.completions.create(**asked, extra_body=plain, stream=True) as chunks:
+            reports = [chunk.choices[0].paceline for chunk in chunks]
+        long = {**asked, "max_tokens": 400}
+        with client.chat.completions.create(**long, extra_body=ignoring, stream=True) as chunks:
+            next(iter(chunks))
+    wait_until(lambda: is_idle(tiny), 5.0, "the sequence of a client that went away has ended")
+    speculative = whole.choices[0]
+    assert speculative.message.content == over_grpc.text
+    assert speculative.paceline["token_ids"] == list(over_grpc.token_ids)
+    assert speculative.paceline["totals"]["num_accepted"] > 0
+    assert [i for r in reports for i in r.get("token_ids", [])] == list(over_grpc.token_ids)
+    assert {source for r in reports for source in r.get("sources", [])} == {"plain"}
+    assert reports[-1]["digest"] == speculative.paceline["digest"]
 
 
 @pytest.mark.parametrize(

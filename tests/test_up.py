@@ -302,13 +302,13 @@ def started_services(environment: dict[str, str]) -> dict[str, tuple[int, list[s
 async def test_up_prints_one_ready_line_and_down_ends_it(
     command: Callable[..., subprocess.Popen[str]], environment: dict[str, str]
 ):
-    gateway, verifier, drafter = (str(free_port()) for _ in range(3))
+    gateway, http, verifier, drafter = (str(free_port()) for _ in range(4))
     ports = ("--gateway-port", gateway, "--verifier-port", verifier, "--drafter-port", drafter)
-    up = command("up", *ports, "--model", "target", "--max-draft-tokens", "5")
+    up = command("up", *ports, "--http-port", http, "--model", "target", "--max-draft-tokens", "5")
     assert up.stdout is not None
     assert up.stdout.readline() == (
-        f"READY gateway=127.0.0.1:{gateway} verifier=127.0.0.1:{verifier} "
-        f"drafter=127.0.0.1:{drafter}\n"
+        f"READY gateway=127.0.0.1:{gateway} http=http://127.0.0.1:{http} "
+        f"verifier=127.0.0.1:{verifier} drafter=127.0.0.1:{drafter}\n"
     )
     again = command("up", *ports)
     assert again.communicate(timeout=DEADLINE_S)[1] == (
@@ -328,7 +328,10 @@ async def test_up_prints_one_ready_line_and_down_ends_it(
             *("--port", verifier, "--model", "target", "--numerics", "exact"),
             *("--drafter", f"127.0.0.1:{drafter}", "--max-draft-tokens", "5"),
         ],
-        "gateway": ["--port", gateway, "--verifier", f"127.0.0.1:{verifier}"],
+        "gateway": [
+            *("--port", gateway, "--http-port", http),
+            *("--verifier", f"127.0.0.1:{verifier}"),
+        ],
     }
 
 

@@ -47,6 +47,8 @@ async def _serve(settings: VerifierSettings) -> None:
         dtype=settings.dtype,
         max_sequences=settings.max_sequences,
         max_context=settings.max_context,
+        kv_tokens=settings.kv_tokens,
+        compiling=settings.compiling,
         numerics=settings.numerics,
         device=settings.device,
     )

@@ -33,6 +33,12 @@ class VerifierSettings(ServiceSettings):
     max_sequences: int = Field(16, ge=1, le=256, description="answers that run at once")
     max_waiting: int = Field(64, ge=0, description="answers that may wait for a place")
     max_context: int | None = Field(None, ge=64, description="shorter than the model's own")
+    kv_tokens: int = Field(
+        32768, ge=64, description="tokens in the KV cache, of all answers and reusable prefixes"
+    )
+    compiling: Literal["auto", "off"] = Field(
+        "auto", description="auto: fuse the model's layers with Inductor where that pays"
+    )
     local_sources: list[str] = Field(
         default_factory=lambda: list(SOURCES),
         description=f"draft without a drafter: of {', '.join(SOURCES)}; empty for none",

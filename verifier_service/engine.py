@@ -11,18 +11,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from paceline.model.cache import BLOCK_TOKENS, CapacityError
+from paceline.model.cache import BLOCK_TOKENS, CapacityError, SequenceCache
 from paceline.model.engine import LanguageModel
 from paceline.params import SamplingMode
 from paceline.rounds import FinishReason, PrefillReport, SpeculationTotals
 from paceline.sampling import Chooser, NotFinite, NothingLeft, SamplingState
 from verifier_service.config import VerifierSettings
 from verifier_service.links import DraftLinks, Update
-from verifier_service.mailbox import Block, Mailbox
+from verifier_service.mailbox import Block, Draft, Mailbox
 from verifier_service.pacing import StepTime
 from verifier_service.round import Outcome, StepFacts, play, report
 from verifier_service.sequence import (
@@ -66,6 +66,7 @@ class Engine:
     deliver: Callable[[list[tuple[Sink, Event]]], None]
     send_updates: Callable[[dict[int, list[Update]]], None]
     num_steps: int = 0
+    num_preemptions: int = 0
     totals: SpeculationTotals = field(default_factory=SpeculationTotals)
 
     def __post_init__(self) -> None:
@@ -232,7 +233,7 @@ class Engine:
         sequence.cancelled = True
         self._release(sequence)
 
-    def _release(self, sequence: VerifierSequence, *, poisoned: bool = False) -> None:
+    def _release(self, sequence: VerifierSequence) -> None:
         """Take a sequence out of everything. Safe to repeat."""
         self._by_number.pop(sequence.number, None)
         if sequence in self._running:
@@ -248,9 +249,9 @@ class Engine:
         if not sequence.cancelled:
             self._events.append((sequence.sink, event))
 
-    def _fail(self, sequence: VerifierSequence, kind: str, message: str, **release: bool) -> None:
+    def _fail(self, sequence: VerifierSequence, kind: str, message: str) -> None:
         self._emit(sequence, FailedEvent(kind, message))
-        self._release(sequence, **release)
+        self._release(sequence)
 
     def _fail_all(self, kind: str, message: str) -> None:
         for sequence in [*self._running, *self._waiting]:
@@ -312,6 +313,7 @@ class Engine:
         self._links.attach_new([*self._running, *self._waiting])
         self._flush()
         turns = self._wait_for_drafts(take_turns(self._running, self._step_time, self.settings))
+        turns = self._make_room(turns)
         if not turns:
             return
         start_ns, start_unix_ns = time.monotonic_ns(), time.time_ns()
@@ -342,14 +344,43 @@ class Engine:
 
     def _admit(self) -> None:
         while self._waiting:
+            sequence = self._waiting[0]
             try:
                 cache = self.model.new_cache()
             except CapacityError:
                 return
-            sequence = self._waiting.popleft()
+            num_cached = cache.adopt(sequence.token_ids, salt=sequence.request.tenant)
+            if self._running and not self._has_room(cache, len(sequence.token_ids) + 1):
+                cache.free()
+                return
+            self._waiting.popleft()
             sequence.cache = cache
-            sequence.prefill_started_ns = time.monotonic_ns()
+            if not sequence.prefill_started_ns:
+                sequence.prefill_started_ns = time.monotonic_ns()
+                sequence.num_cached = num_cached
             self._running.append(sequence)
+
+    def _has_room(self, cache: SequenceCache, length: int) -> bool:
+        return cache.num_missing(length) <= self.model.store.blocks_free
+
+    def _make_room(self, turns: list[Turn]) -> list[Turn]:
+        """Turns that fit the KV cache: drafts yield first, then whoever was admitted last."""
+        store = self.model.store
+        if sum(turn.num_missing_blocks for turn in turns) > store.blocks_free:
+            turns = [replace(turn, draft=Draft()) for turn in turns]
+        while sum(turn.num_missing_blocks for turn in turns) > store.blocks_free:
+            self._preempt(self._running[-1])
+            turns = [turn for turn in turns if turn.sequence.cache is not None]
+        return turns
+
+    def _preempt(self, sequence: VerifierSequence) -> None:
+        """Back into the queue, first in line; its tokens are computed again later."""
+        assert sequence.cache is not None
+        sequence.cache.free()
+        sequence.cache = None
+        self._running.remove(sequence)
+        self._waiting.appendleft(sequence)
+        self.num_preemptions += 1
 
     def _wait_for_drafts(self, turns: list[Turn]) -> list[Turn]:
         """Sit out for drafts that are on their way, if that pays."""
@@ -386,13 +417,16 @@ class Engine:
             try:
                 outcome = play(turn, rows, self._chooser, self.model.eos_token_ids)
             except NotFinite as error:
-                self._fail(sequence, "not_finite", f"{error}; retry", poisoned=True)
+                self._fail(sequence, "not_finite", f"{error}; retry")
                 continue
             except NothingLeft as error:
                 self._fail(sequence, "nothing_left", str(error))
                 continue
             if sequence.sources is not None:
                 sequence.sources.committed(outcome.token_ids, outcome.tops)
+            assert sequence.cache is not None
+            # Only now: what gave a token is known to be finite.
+            sequence.cache.register(sequence.token_ids)
             if outcome.finish_reason is FinishReason.UNSPECIFIED:
                 self._commit(sequence, outcome.token_ids)
             outcomes.append(outcome)
@@ -415,7 +449,7 @@ class Engine:
             queue_us=(sequence.prefill_started_ns - sequence.admitted_ns) // 1000,
             prefill_us=(time.monotonic_ns() - sequence.prefill_started_ns) // 1000,
             num_prompt_tokens=len(sequence.request.prompt),
-            num_cached_tokens=0,
+            num_cached_tokens=sequence.num_cached,
             start_unix_nanos=sequence.admitted_unix_ns,
         )
 

@@ -123,6 +123,8 @@ class VerifierSequence:
     commit_ns: dict[int, int] = field(default_factory=dict)
     awaits_draft: bool = False
     prefill_started_ns: int = 0
+    # Prompt tokens that were found in the cache.
+    num_cached: int = 0
     prefill: PrefillReport | None = None
     # Output tokens the client is ready to take; None: no bound.
     credit: int | None = None

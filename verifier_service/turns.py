@@ -43,6 +43,13 @@ class Turn:
         )
 
     @property
+    def num_missing_blocks(self) -> int:
+        """KV blocks that the turn needs beyond its sequence's own."""
+        cache = self.sequence.cache
+        assert cache is not None
+        return cache.num_missing(cache.length + self.share.num_tokens + len(self.draft.token_ids))
+
+    @property
     def expects_draft(self) -> bool:
         """A drafter's block is under way that this turn could still use; never the first token's,
         and not where the sequence's own sources promise as much as its first token."""

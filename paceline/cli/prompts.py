@@ -1,4 +1,4 @@
-"""The prompts of `paceline compare`: built-in ones, or a file with one JSON object per line."""
+"""Prompts to measure with: a few built-in ones, or a file with one JSON object per line."""
 
 import json
 from dataclasses import dataclass

@@ -15,6 +15,7 @@ from paceline.cli.processes import Spec
 from paceline.cli.supervisor import supervise
 
 _HOST = "127.0.0.1"
+_HTTP_PORT = 8000
 _Port = Annotated[int, typer.Option(min=0, max=65535, metavar="P", help="0 picks a free port.")]
 
 
@@ -69,6 +70,17 @@ def command(
         typer.Option(help="exact: the same bits in any batch; fast: the same distribution."),
     ] = NumericsChoice.EXACT,
     gateway_port: _Port = 7000,
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            metavar="P",
+            help="The gateway's OpenAI-compatible HTTP door; 0 picks a free port. Unset: 8000, or "
+            "a free one with --gateway-port 0.",
+            show_default=False,
+        ),
+    ] = None,
     verifier_port: _Port = 7002,
     drafter_port: _Port = 7001,
     run_dir: flags.RunDir = None,
@@ -76,8 +88,9 @@ def command(
     """Start gateway, verifier and drafter on this machine.
 
     Prints one READY line with their addresses when they serve, then runs
-    until Ctrl-C or `paceline down`, which drain them. The first start converts
-    the embedded model: about 20 s.
+    until Ctrl-C or `paceline down`, which drain them. OpenAI clients find the
+    gateway at its http address, under /v1. The first start converts the
+    embedded model: about 20 s.
 
     [bold]Examples[/bold]
 
@@ -92,27 +105,34 @@ def command(
     """
     if draft_model and drafter is not DrafterChoice.MODEL:
         raise typer.BadParameter("--draft-model needs --drafter model")
-    ports = {"gateway": gateway_port, "verifier": verifier_port}
+    if http_port is None:
+        http_port = _HTTP_PORT if gateway_port else 0
+    ports = {"gateway": gateway_port, "http": http_port, "verifier": verifier_port}
     if drafter is not DrafterChoice.NONE:
         ports["drafter"] = drafter_port
     chosen = [port for port in ports.values() if port]
     if len(set(chosen)) < len(chosen):
         raise typer.BadParameter("each service needs a port of its own")
-    specs = _specs(
-        ports,
-        model=model,
-        drafter=drafter,
-        draft_model=draft_model,
-        max_draft_tokens=max_draft_tokens,
-        numerics=numerics,
-    )
     folder = run_dir or run_folder.default_run_dir()
     try:
         with run_folder.lock(folder):
             for name, port in ports.items():
                 _refuse_used_port(name, port)
+            # The gateway's ready line names one address, so its other port is chosen here.
+            ports["http"] = ports["http"] or _free_port()
+            specs = _specs(
+                ports,
+                model=model,
+                drafter=drafter,
+                draft_model=draft_model,
+                max_draft_tokens=max_draft_tokens,
+                numerics=numerics,
+            )
             narrator = TerminalNarrator(output.console(stderr=True))
-            code = asyncio.run(supervise(specs, folder, narrator, _print_ready))
+            http = {"http": f"http://{_HOST}:{ports['http']}"}
+            code = asyncio.run(
+                supervise(specs, folder, narrator, lambda others: _print_ready({**others, **http}))
+            )
     except (run_folder.AlreadyRunning, _PortInUse) as error:
         output.print_error(str(error))
         code = 1
@@ -141,7 +161,8 @@ def _specs(
         return _service("verifier_service", ports["verifier"], *flags_of_model, *peer, *limit)
 
     def gateway_command(addresses: Mapping[str, str]) -> Sequence[str]:
-        return _service("gateway", ports["gateway"], "--verifier", addresses["verifier"])
+        http = ["--http-port", str(ports["http"])]
+        return _service("gateway", ports["gateway"], *http, "--verifier", addresses["verifier"])
 
     specs = [Spec("verifier", verifier_command), Spec("gateway", gateway_command)]
     if drafter is not DrafterChoice.NONE:
@@ -173,6 +194,12 @@ def _refuse_used_port(name: str, port: int) -> None:
             ) from None
 
 
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])
+
+
 def _print_ready(addresses: Mapping[str, str]) -> None:
-    names = ("gateway", "verifier", "drafter")
+    names = ("gateway", "http", "verifier", "drafter")
     print("READY", *(f"{name}={addresses.get(name, 'none')}" for name in names), flush=True)

@@ -59,9 +59,11 @@ class SequenceCache:
 
     def reserve(self, length: int) -> None:
         """Blocks for `length` tokens in all. Raises CapacityError and takes none."""
-        missing = -(-length // BLOCK_TOKENS) - len(self.blocks)
-        if missing > 0:
-            self.blocks += self.store.take(missing)
+        self.blocks += self.store.take(self.num_missing(length))
+
+    def num_missing(self, length: int) -> int:
+        """Blocks that `reserve` would take."""
+        return max(0, -(-length // BLOCK_TOKENS) - len(self.blocks))
 
     def adopt(self, token_ids: Sequence[int], *, salt: str = "") -> int:
         """Take over the computed blocks that a fresh sequence shares: number of tokens cached.

@@ -6,17 +6,21 @@ Takes token ids and caches, gives logits. Knows nothing of sampling, drafts, req
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from paceline.model.attention import Attention, Layout
 from paceline.model.cache import BLOCK_TOKENS, BlockStore, KvShape, SequenceCache
+from paceline.model.compiled import TRACED_ROWS, compile_layers, restore_layers
 from paceline.model.linear import CanonicalLinear, RowRange, make_canonical
 from paceline.model.native import attention_kernel
+from paceline.model.operators import handle
 
 _instances = itertools.count()
 
@@ -78,7 +82,7 @@ class LanguageModel:
         per_sequence = -(-identity.max_context // BLOCK_TOKENS)
         self.store = BlockStore(
             shape,
-            num_blocks=kv_tokens // BLOCK_TOKENS if kv_tokens else per_sequence * max_sequences,
+            num_blocks=-(-kv_tokens // BLOCK_TOKENS) if kv_tokens else per_sequence * max_sequences,
             max_sequences=max_sequences,
             dtype=self.dtype,
             device=self.device,
@@ -96,6 +100,7 @@ class LanguageModel:
         ALL_ATTENTION_FUNCTIONS.register(name, self._attention)
         self._model.config._attn_implementation = name
         self.linears: list[CanonicalLinear] = make_canonical(model, self.linear_rows)
+        self.is_compiled = False
 
     @property
     def name(self) -> str:
@@ -125,6 +130,34 @@ class LanguageModel:
     def new_cache(self) -> SequenceCache:
         """An empty cache for one sequence. Raises CapacityError."""
         return self.store.open()
+
+    @torch.inference_mode()
+    def compile(self, folder: Path) -> None:
+        """Fuse what each layer does between its linear layers, if that works for this model."""
+        for module in self._model.modules():
+            if hasattr(module, "layer_idx"):
+                layer = partial(self._traced_attention, module.layer_idx)
+                module.register_buffer("paceline_layer", handle(layer), persistent=False)
+        cache = self.new_cache()
+        try:
+            self.is_compiled = compile_layers(
+                self._model,
+                lambda: self.forward([Rows(cache, [0] * TRACED_ROWS, 0)]),
+                folder,
+            )
+        finally:
+            cache.free()
+
+    def restore(self) -> None:
+        """Undo `compile`."""
+        if self.is_compiled:
+            restore_layers(self._model)
+            self.is_compiled = False
+
+    def _traced_attention(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, window: int
+    ) -> Tensor:
+        return self.attention(layer, query, key, value, scaling=scaling, window=window or None)
 
     @torch.inference_mode()
     def forward(self, rows: Sequence[Rows]) -> Tensor:
@@ -169,6 +202,11 @@ class LanguageModel:
         if softcap is not None:
             raise ValueError("attention with soft-capped scores is not supported")
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+        if isinstance(query, FakeTensor):
+            traced = torch.ops.paceline.attend(
+                query, key, value, module.paceline_layer, scaling, sliding_window or 0
+            )
+            return traced, None
         layer: Any = module.layer_idx
         out = self.attention(layer, query, key, value, scaling=scaling, window=sliding_window)
         return out, None

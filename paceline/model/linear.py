@@ -11,6 +11,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from paceline.model.operators import handle
 
 # Projections that transformers' attention and MLP modules apply to one and the same input.
 _FUSED_NAMES = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -31,9 +34,16 @@ class CanonicalLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = weight.shape[1], weight.shape[0]
         self._rows = rows
+        self.register_buffer("handle", handle(self.compute), persistent=False)
         self._call = _packed(weight, bias) or (lambda x: F.linear(x, weight, bias))
 
     def forward(self, x: Tensor) -> Tensor:
+        if isinstance(x, FakeTensor):
+            traced: Tensor = torch.ops.paceline.linear(x, self.handle, self.out_features)
+            return traced
+        return self.compute(x)
+
+    def compute(self, x: Tensor) -> Tensor:
         num_rows = x.numel() // self.in_features
         if self._rows.minimum <= num_rows <= self._rows.maximum:
             return self._call(x)
@@ -84,6 +94,7 @@ class _Part(nn.Module):
 
     def __init__(self, shared: _Shared, index: int) -> None:
         super().__init__()
+        self.linear = shared.linear
         self._shared, self._index = shared, index
 
     def forward(self, x: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from paceline.model.engine import Identity, LanguageModel
-from paceline.model.numerics import make_exact
+from paceline.model.numerics import NotExact, make_exact
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +27,8 @@ EMBEDDED = "embedded"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 # Bump when a conversion would come out differently.
 _CONVERSION = 1
+# Parameters.
+_COMPILED_FROM = 20_000_000
 
 
 class LoadError(RuntimeError):
@@ -65,14 +67,18 @@ def load_model(
     max_context: int | None = None,
     kv_tokens: int | None = None,
     numerics: str = "exact",
+    compiling: str = "auto",
     device: str = "cpu",
 ) -> LanguageModel:
     """A model ready to run. Raises LoadError, or NotExact when `numerics` is "exact" and cannot be.
 
-    max_context: shorter than the model's own, to bound memory.
+    max_context: shorter than the model's own. kv_tokens: room for all sequences' cached tokens,
+    without it for all of them at their longest; one sequence never gets more. compiling: "auto" to
+    fuse the layers of models for which it pays, "off" not to.
     """
     folder = resolve(source)
-    identity = _identity(source, folder, max_context)
+    limits = [limit for limit in (max_context, kv_tokens) if limit]
+    identity = _identity(source, folder, min(limits, default=None))
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
     ).to(device)
@@ -83,17 +89,35 @@ def load_model(
         kv_tokens=kv_tokens,
         kernel_folder=cache_folder() / "kernels",
     )
+    if compiling == "auto" and _is_worth_compiling(model, device):
+        language_model.compile(cache_folder() / "inductor")
     if numerics == "exact":
-        finding = make_exact(language_model)
-        log.info(
-            "exact numerics: linear layers in %d to %d rows, keys in multiples of %d; "
-            "%d logit rows were equal in every batch, block and prefill chunk",
-            finding.linear_min_rows,
-            finding.linear_max_rows,
-            finding.attention.key_multiple,
-            finding.num_comparisons,
-        )
+        _make_exact(language_model)
     return language_model
+
+
+def _is_worth_compiling(model: Any, device: str) -> bool:
+    """A graph takes seconds to load, a tiny model's whole answer less."""
+    return device == "cpu" and model.num_parameters() >= _COMPILED_FROM
+
+
+def _make_exact(model: LanguageModel) -> None:
+    try:
+        finding = make_exact(model)
+    except NotExact:
+        if not model.is_compiled:
+            raise
+        log.warning("compiled layers are not exact on this machine: running without them")
+        model.restore()
+        finding = make_exact(model)
+    log.info(
+        "exact numerics: linear layers in %d to %d rows, attention %s; "
+        "%d logit rows were equal in every batch, block and prefill chunk",
+        finding.linear_min_rows,
+        finding.linear_max_rows,
+        "row by row" if model.attention.is_native else f"in {finding.attention}",
+        finding.num_comparisons,
+    )
 
 
 def tokenizer_files(source: str) -> dict[str, bytes]:

@@ -1,0 +1,1 @@
+"""The OpenAI-compatible HTTP door. Fields, extensions and errors: docs/http.md."""
