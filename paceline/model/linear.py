@@ -112,7 +112,7 @@ def make_canonical(model: nn.Module, rows: RowRange) -> list[CanonicalLinear]:
             if all(type(child) is nn.Linear for child in children):
                 made.append(_fuse(parent, names, rows))
         linear: Any
-        for name, linear in list(parent.named_linearren()):
+        for name, linear in list(parent.named_children()):
             if type(linear) is nn.Linear:
                 weight = linear.weight.detach()
             elif type(linear) is Conv1D:
