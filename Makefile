@@ -11,7 +11,7 @@ INSTALLED := .venv/.installed
 PACKAGES := paceline drafter_service verifier_service gateway
 PROTOS := $(sort $(wildcard protos/paceline/v1/*.proto))
 
-.PHONY: help install demo test test-slow test-faults check bench-exact bench-engine sim-pacing \
+.PHONY: help install demo test test-slow test-faults check bench-exact bench-engine bench-drafters sim-pacing \
 	bench-pacing proto up down clean
 
 help: ## What there is to make
@@ -57,6 +57,9 @@ bench-pacing: install ## Never slower, on real services against plain decoding; 
 
 bench-engine: install ## The engine against transformers, batches, prefixes; the last line is JSON
 	@$(BIN)/python benchmarks/engine.py
+
+bench-drafters: install ## Which draft tokens pay, on recorded answers; the last line is JSON
+	@PYTHONPATH="$(CURDIR)" $(BIN)/python benchmarks/drafters.py
 
 proto: install ## Generate paceline/v1 from protos/
 	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)

@@ -380,6 +380,7 @@ class _Run:
                 cost = RoundCost(
                     source=TokenSource.DRAFT_MODEL,
                     tested=tested,
+                    stood=accepted,
                     accepted=accepted,
                     wait_us=waited_us,
                     rows_us=rows_us,

@@ -52,7 +52,7 @@ def _prompt_from_pb(message: pb.GenerateRequest) -> Any:
 
 
 def _policy_from_pb(message: tokens_pb2.DraftPolicy) -> DraftPolicy:
-    return DraftPolicy(speculation_from_pb(message), message.max_draft_tokens)
+    return DraftPolicy(speculation_from_pb(message), message.max_draft_tokens, message.forget)
 
 
 def defaults_from_pb(message: pb.OpenChat, before: Defaults) -> Defaults:

@@ -24,7 +24,9 @@ def open_to_pb(opening: Open) -> verifier_pb2.VerifierGenerateRequest:
             seed=opening.seed,
             timeout_ms=opening.timeout_ms,
             draft=tokens_pb2.DraftPolicy(
-                speculation=speculation, max_draft_tokens=opening.draft.max_draft_tokens
+                speculation=speculation,
+                max_draft_tokens=opening.draft.max_draft_tokens,
+                forget=opening.draft.forget,
             ),
             trace=tokens_pb2.TraceContext(
                 traceparent=opening.traceparent, tracestate=opening.tracestate

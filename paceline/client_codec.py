@@ -27,7 +27,11 @@ from paceline.v1 import gateway_pb2, tokens_pb2
 
 def _policy_to_pb(policy: DraftPolicy) -> tokens_pb2.DraftPolicy:
     speculation: Any = int(policy.speculation)
-    return tokens_pb2.DraftPolicy(speculation=speculation, max_draft_tokens=policy.max_draft_tokens)
+    return tokens_pb2.DraftPolicy(
+        speculation=speculation,
+        max_draft_tokens=policy.max_draft_tokens,
+        forget=policy.forget,
+    )
 
 
 def request_to_pb(request: Request) -> gateway_pb2.GenerateRequest:

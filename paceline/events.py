@@ -25,6 +25,8 @@ class DraftPolicy:
 
     speculation: Speculation = Speculation.AUTO
     max_draft_tokens: int = 0
+    # Keep nothing of it to draft later requests with.
+    forget: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ class Purpose(IntEnum):
     DERIVE = 4
 
 
-def _mix(value: int) -> int:
+def mixed(value: int) -> int:
+    """splitmix64's finaliser: 64 bits in, 64 bits out."""
     value &= _MASK
     value ^= value >> 30
     value = value * MULTIPLIER_1 & _MASK
@@ -34,13 +35,13 @@ def _mix(value: int) -> int:
 
 def row_key(seed: int, purpose: Purpose, position: int) -> int:
     """The 64-bit state of one position; combined with a token id it gives the bits."""
-    key = _mix(seed + GOLDEN * (purpose + 1))
-    return _mix(key + GOLDEN * (position + 1))
+    key = mixed(seed + GOLDEN * (purpose + 1))
+    return mixed(key + GOLDEN * (position + 1))
 
 
 def bits(seed: int, purpose: Purpose, position: int, token_id: int) -> int:
     """The 64 bits of one number."""
-    return _mix(row_key(seed, purpose, position) + GOLDEN * (token_id + 1))
+    return mixed(row_key(seed, purpose, position) + GOLDEN * (token_id + 1))
 
 
 def uniform(seed: int, purpose: Purpose, position: int, token_id: int = 0) -> float:

@@ -208,11 +208,19 @@ class Chooser:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a round gave one sequence: token_ids are the accepted ones and one more."""
+    """What a round gave one sequence: token_ids are the accepted ones and one more.
+
+    `path` are the accepted draft tokens' indices in the block. Tested are those and, if the last
+    of them had any draft token after it, the rejection there.
+    """
 
     token_ids: list[int]
-    num_accepted: int
+    path: Sequence[int]
     num_tested: int
+
+    @property
+    def num_accepted(self) -> int:
+        return len(self.path)
 
 
 def verify(
@@ -221,8 +229,13 @@ def verify(
     draft_token_ids: Sequence[int],
     state: SamplingState,
     distributions: Sequence[DraftDistribution] = (),
+    parents: Sequence[int] = (),
 ) -> Verdict:
     """Verify a draft block, empty for plain decoding; `state` moves on by the tokens chosen.
+
+    `parents` make the block a tree: each draft token's parent among them, -1 for the token before
+    the block; parents come first. Without them it is a chain, the tree of one branch. REJECTION
+    verifies chains only.
 
     `distributions` are what the draft tokens were sampled from, for REJECTION; without them every
     token counts as certain, which is exact for whatever was proposed before the coins were known.
@@ -230,16 +243,24 @@ def verify(
     """
     if state.params.mode is SamplingMode.REJECTION:
         return _verify_rejection(chooser, logits, draft_token_ids, state, distributions)
-    # A row is used only if every draft token before it was accepted: the tokens are those that
-    # plain decoding would choose, whatever the block.
-    for index, draft_token_id in enumerate(draft_token_ids):
-        token_id = chooser.choose(logits[index], state)
+    # A row is used only if every draft token on its path was accepted: the tokens are those that
+    # plain decoding would choose, whatever the block. So rows are looked at one by one: on a CPU
+    # choosing a token costs more than finding out that no more are needed.
+    children: dict[tuple[int, int], int] = {}
+    for index, token_id in enumerate(draft_token_ids):
+        children.setdefault((parents[index] if parents else index - 1, token_id), index)
+    inner = {parent for parent, _ in children}
+    path: list[int] = []
+    node = -1
+    while True:
+        token_id = chooser.choose(logits[node + 1], state)
         state.append(token_id)
-        if token_id != draft_token_id:
-            return Verdict(state.output[-index - 1 :], index, index + 1)
-    num_draft_tokens = len(draft_token_ids)
-    state.append(chooser.choose(logits[num_draft_tokens], state))
-    return Verdict(state.output[-num_draft_tokens - 1 :], num_draft_tokens, num_draft_tokens)
+        following = children.get((node, token_id))
+        if following is None:
+            num_tested = len(path) + (node in inner)
+            return Verdict(state.output[-len(path) - 1 :], path, num_tested)
+        node = following
+        path.append(node)
 
 
 def _verify_rejection(
@@ -266,7 +287,7 @@ def _verify_rejection(
     token_ids = [*draft_token_ids[: block.num_accepted], block.next_token_id]
     for token_id in token_ids:
         state.append(token_id)
-    return Verdict(token_ids, block.num_accepted, min(block.num_accepted + 1, count))
+    return Verdict(token_ids, range(block.num_accepted), min(block.num_accepted + 1, count))
 
 
 def logprobs(
@@ -282,3 +303,14 @@ def logprobs(
         top.indices.tolist() if top else [],
         top.values.tolist() if top else [],
     )
+
+
+def top_tokens(
+    logits: Tensor,  # [num_rows, vocab_size], raw
+    num_top: int,
+) -> list[tuple[list[int], list[float]]]:
+    """Per row the likeliest ids, best first, and their raw log-probabilities."""
+    scores = logits.float()
+    top = torch.topk(scores, num_top)
+    logprobs = top.values - torch.logsumexp(scores, -1, keepdim=True)
+    return list(zip(top.indices.tolist(), logprobs.tolist(), strict=True))

@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -27,7 +27,9 @@ DEADLINE_S = 30.0
 
 
 @asynccontextmanager
-async def services(target: str, drafter: DrafterSettings | None) -> AsyncIterator[str]:
+async def services(
+    target: str, drafter: DrafterSettings | None, local_sources: Sequence[str] = ()
+) -> AsyncIterator[str]:
     """The gateway's address, once the drafter is connected, if there is one."""
     num_threads = torch.get_num_threads()
     async with AsyncExitStack() as stack:
@@ -35,7 +37,7 @@ async def services(target: str, drafter: DrafterSettings | None) -> AsyncIterato
         torch.set_num_threads(1)
         stack.callback(torch.set_num_threads, num_threads)
         drafters = [await stack.enter_async_context(_drafter(drafter))] if drafter else []
-        verifier = await stack.enter_async_context(_verifier(target, drafters))
+        verifier = await stack.enter_async_context(_verifier(target, drafters, list(local_sources)))
         yield await stack.enter_async_context(_gateway(verifier))
 
 
@@ -68,9 +70,17 @@ async def _drafter(settings: DrafterSettings) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def _verifier(target: str, drafters: list[str]) -> AsyncIterator[str]:
+async def _verifier(
+    target: str, drafters: list[str], local_sources: list[str]
+) -> AsyncIterator[str]:
     loop = asyncio.get_running_loop()
-    settings = VerifierSettings(model=target, dtype="float32", threads=1, drafter=drafters)
+    settings = VerifierSettings(
+        model=target,
+        dtype="float32",
+        threads=1,
+        drafter=drafters,
+        local_sources=local_sources,
+    )
     model_thread = ThreadPoolExecutor(1, "model")
     load = functools.partial(
         load_model, target, dtype="float32", max_sequences=settings.max_sequences

@@ -98,6 +98,8 @@ class Stack:
         self.model, self.env = model, env
         self.drafter_port = free_port()
         self.drafter: Process | None = None
+        # What the tests of drafters look at is what drafters sent.
+        settings.setdefault("local_sources", "")
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
         self.verifier = Process(
             "verifier_service",

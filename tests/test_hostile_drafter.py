@@ -154,6 +154,7 @@ async def verifier(tmp_path_factory, handshakes):
     ports = {name: drafter.port for name, drafter in handshakes.items()} | {"main": lasting_port()}
     process = Process(
         "verifier_service",
+        "--local-sources=",
         "--port=0",
         f"--model={folder}",
         "--dtype=float32",

@@ -234,7 +234,7 @@ def test_what_others_cost_is_not_a_sequence_s_own_debt():
 
 
 def cost(accepted: int, *, tested: int = 1, rows_us: float = 500.0, drafting_us: float = 0.0):
-    return RoundCost(MODEL, tested, accepted, 0.0, rows_us, drafting_us, 20_000.0)
+    return RoundCost(MODEL, tested, accepted, accepted, 0.0, rows_us, drafting_us, 20_000.0)
 
 
 def drive(pacing: Pacing, seconds: float, accepted: int, start_us: float, drafting_us: float = 0.0):

@@ -2,9 +2,10 @@
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from paceline.settings import DiallingSettings
+from verifier_service.sources import SOURCES
 
 
 class VerifierSettings(DiallingSettings):
@@ -38,7 +39,14 @@ class VerifierSettings(DiallingSettings):
     compiling: Literal["auto", "off"] = Field(
         "auto", description="auto: fuse the model's layers with Inductor where that pays"
     )
-    max_draft_tokens: int = Field(8, ge=0, le=64, description="longest draft block")
+    local_sources: list[str] = Field(
+        default_factory=lambda: list(SOURCES),
+        description=f"draft without a drafter: of {', '.join(SOURCES)}; empty for none",
+    )
+    max_draft_tokens: int = Field(8, ge=0, le=64, description="longest block of a drafter")
+    max_rows: int = Field(
+        16, ge=1, le=32, description="rows of one answer in a step, its last token included"
+    )
     speculation: Literal["auto", "off"] = Field(
         "auto", description="off: plain decoding, whatever requests ask for"
     )
@@ -51,5 +59,13 @@ class VerifierSettings(DiallingSettings):
     step_rows: int = Field(256, ge=16, description="rows of all sequences in one forward")
     prefill_rows: int = Field(128, ge=16, description="rows of one prompt in one forward")
     busy_prefill_rows: int = Field(
-        64, ge=16, description="rows of all prompts in a forward that running answers share"
+        48, ge=16, description="rows of all prompts in a forward that running answers share"
     )
+
+    @field_validator("local_sources")
+    @classmethod
+    def _known_sources(cls, names: list[str]) -> list[str]:
+        unknown = [name for name in names if name not in SOURCES]
+        if unknown:
+            raise ValueError(f"unknown: {', '.join(unknown)}; there are {', '.join(SOURCES)}")
+        return names

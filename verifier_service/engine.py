@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from paceline.model.cache import CapacityError, SequenceCache
+from paceline.model.cache import BLOCK_TOKENS, CapacityError, SequenceCache
 from paceline.model.engine import LanguageModel
 from paceline.params import SamplingMode, Speculation
 from paceline.rounds import FinishReason, PrefillReport, SpeculationTotals, TokenSource
@@ -37,6 +37,7 @@ from verifier_service.sequence import (
     delivered,
     digest,
 )
+from verifier_service.sources import Sources, Stores
 from verifier_service.tenants import Tenants
 from verifier_service.turns import Step, Turn, take_turns, worthwhile_wait
 
@@ -87,6 +88,7 @@ class Engine:
         self._pacer = Pacer(1e3 * self.settings.draft_budget_ms, self.settings.draft_budget_share)
         # Draft tokens less likely to stand were not worth a row in the last step.
         self._price = 0.0
+        self._stores = Stores()
         self._waiting: deque[VerifierSequence] = deque()
         self._running: list[VerifierSequence] = []
         self._by_number: dict[int, VerifierSequence] = {}
@@ -239,6 +241,18 @@ class Engine:
             vocab_size=self.model.vocab_size,
             end_token_ids=() if request.params.ignore_eos else self.model.eos_token_ids,
         )
+        if request.params.mode is SamplingMode.COUPLED and request.max_tree_tokens > 0:
+            sequence.sources = Sources(
+                self.settings.local_sources,
+                self._stores,
+                prompt=request.prompt,
+                token_ids=sequence.token_ids,
+                params=request.params,
+                seed=request.seed,
+                branch_block=BLOCK_TOKENS,
+                tenant=request.tenant,
+                keep=request.keep,
+            )
         generated = request.generated
         if generated:
             _, reason, stop_token_id = delivered(
@@ -377,16 +391,17 @@ class Engine:
         if turn.sequence.prefill is None:
             return
         plain_us, rows_us, drafting_us = self._pacer.costs(step.shape, step.plain, time_us)
-        draft = turn.draft
+        tested, stood = turn.evidence(outcome.token_ids)
         cost = RoundCost(
-            source=draft.sources[0] if draft.sources else TokenSource.UNSPECIFIED,
-            tested=outcome.num_tested if draft.token_ids else 0,
+            source=turn.sent.sources[0] if turn.sent.sources else TokenSource.UNSPECIFIED,
+            tested=tested,
+            stood=stood,
             accepted=outcome.num_accepted,
             wait_us=turn.wait_us,
             rows_us=rows_us,
             drafting_us=drafting_us,
             plain_us=plain_us,
-            row_share=len(draft.token_ids) / max(step.shape.rows - step.plain.rows, 1),
+            row_share=len(turn.draft.token_ids) / max(step.shape.rows - step.plain.rows, 1),
             waited=turn.waited,
         )
         self._pacer.learn(turn.view, cost, time.monotonic_ns() / 1e3, step.price)
@@ -483,6 +498,8 @@ class Engine:
             except NothingLeft as error:
                 self._fail(sequence, "nothing_left", str(error))
                 continue
+            if sequence.sources is not None:
+                sequence.sources.committed(outcome.token_ids, outcome.tops)
             assert sequence.cache is not None
             # Only now: what gave a token is known to be finite.
             sequence.cache.register(sequence.token_ids)
@@ -528,6 +545,8 @@ class Engine:
     def _finish(
         self, sequence: VerifierSequence, reason: FinishReason, stop_token_id: int | None
     ) -> None:
+        if sequence.sources is not None:
+            sequence.sources.finished()
         self._emit(
             sequence,
             FinalEvent(

@@ -56,7 +56,11 @@ class Draft:
 
     token_ids: Sequence[int] = ()
     sources: Sequence[TokenSource] = ()
+    # Each token's parent among them, -1 for the last committed token.
+    parents: Sequence[int] = ()
     draft_us: int = 0
+    # Expected number of accepted tokens, where it was estimated.
+    expected: float = 0.0
     # One per token, or empty: then every token counts as certain.
     distributions: Sequence[DraftDistribution] = ()
 
@@ -128,11 +132,13 @@ class Mailbox:
         """The first `limit` draft tokens. They stay until a commit."""
         if limit <= 0 or not self._token_ids:
             return Draft()
+        token_ids = self._token_ids[:limit]
         return Draft(
-            self._token_ids[:limit],
+            token_ids,
             self._sources[:limit],
+            range(-1, len(token_ids) - 1),
             self._draft_us,
-            self._distributions[:limit],
+            distributions=self._distributions[:limit],
         )
 
     def _is_honest(self, block: Block) -> bool:

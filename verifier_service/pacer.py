@@ -47,8 +47,17 @@ class View:
     expects: bool = False
     since_us: float = 0.0
     fixed: bool = False
+    # Of the draft tokens of all sources, most likely first; None: only a drafter's, see num_ready.
+    survival: Sequence[float] | None = None
     # Its drafter drafts for it: it may win back what the rows of others cost it.
     is_drafting: bool = True
+
+    @property
+    def num_drafted(self) -> int:
+        """Draft tokens at hand that it could verify."""
+        if self.survival is None:
+            return min(self.num_ready, self.limit)
+        return len(self.survival)
 
     @property
     def is_harmed(self) -> bool:
@@ -109,7 +118,7 @@ class Pacer:
             )
         for index, view in enumerate(views):
             if view.fixed:
-                plan.num_draft[index] = min(view.num_ready, view.limit)
+                plan.num_draft[index] = view.num_drafted
         return plan
 
     def wait(self, views: Sequence[View], plain: StepShape, max_rows: int) -> Wait:
@@ -135,15 +144,21 @@ class Pacer:
 
     def _hand(self, view: View) -> Hand:
         pacing = view.pacing
-        count = 0 if view.fixed else pacing.usable(min(view.num_ready, view.limit))
+        count = 0 if view.fixed else pacing.usable(view.num_drafted)
+        survival = view.survival
+        if survival is None:
+            survival = pacing.acceptance.survival(count, view.source)
         if pacing.mode is not Mode.PROBE:
-            return Hand(pacing.acceptance.survival(count, view.source), view.is_harmed)
+            return Hand(survival[:count], view.is_harmed)
         # A probe looks at what the estimate has given up on.
-        survival = pacing.acceptance.survival(min(count, _PROBE_TOKENS), view.source)
-        return Hand([max(p, _PROBE_HOPE**n) for n, p in enumerate(survival, 1)])
+        hoped = survival[: min(count, _PROBE_TOKENS)]
+        return Hand([max(p, _PROBE_HOPE**n) for n, p in enumerate(hoped, 1)])
 
     def _prospect(self, view: View, step_us: float) -> Prospect:
         pacing = view.pacing
+        if view.survival is not None and not view.expects:
+            hand = view.survival[: pacing.usable(len(view.survival))]
+            return Prospect(hand, [0.0] * len(hand), is_harmed=view.is_harmed)
         ready = pacing.usable(min(view.num_ready, view.limit))
         arrivals = [0.0] * ready
         in_step = 0

@@ -40,12 +40,15 @@ class Mode(Enum):
 class RoundCost:
     """A round of one sequence. Times are the step's; `accepted` counts delivered draft tokens.
 
+    source, tested, stood: of the drafter's own tokens, how many were compared and would stand.
+
     rows_us, drafting_us: what draft rows of all sequences, and drafters at work, added to the step.
     row_share: of those rows, how many were this sequence's. waited: the wait was for its draft too.
     """
 
     source: TokenSource
     tested: int
+    stood: int
     accepted: int
     wait_us: float
     rows_us: float
@@ -106,7 +109,7 @@ class Pacing:
     def learn(self, cost: RoundCost) -> None:
         """After a round."""
         if cost.tested:
-            self.acceptance.learn(cost.source, cost.tested, cost.accepted)
+            self.acceptance.learn(cost.source, cost.tested, cost.stood)
         own_us = cost.rows_us * cost.row_share + (cost.wait_us if cost.waited else 0.0)
         gained_us = cost.accepted * cost.plain_us - own_us
         lost_us = cost.drafting_us * self.drafts - gained_us

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from paceline.lookup.recycling import NUM_TOP, Top
 from paceline.rounds import FinishReason, PlainReason, PrefillReport, RoundReport, TokenSource
-from paceline.sampling import Chooser, logprobs, verify
+from paceline.sampling import Chooser, logprobs, top_tokens, verify
 from verifier_service.sequence import (
     TokenLogprob,
     TokensEvent,
@@ -30,6 +31,12 @@ class Outcome:
     token_ids: list[int]
     num_tested: int
     num_accepted: int
+    # Whether the token after the accepted ones replaced a draft token.
+    rejected: bool
+    # Sources of the accepted tokens.
+    accepted: Sequence[TokenSource]
+    # The target's likeliest ids at each delivered token, if some source wants them.
+    tops: Sequence[Top]
     logprobs: list[TokenLogprob]
     plain_reason: PlainReason
     finish_reason: FinishReason
@@ -56,24 +63,31 @@ def play(turn: Turn, logits: Tensor, chooser: Chooser, eos_token_ids: frozenset[
     assert sequence.cache is not None
     before = len(sequence.state.output)
     why_plain = PlainReason.UNSPECIFIED if draft.token_ids else _plain_reason(turn)
-    verdict = verify(chooser, logits, draft.token_ids, sequence.state, draft.distributions)
+    verdict = verify(
+        chooser, logits, draft.token_ids, sequence.state, draft.distributions, draft.parents
+    )
     count, finish_reason, stop_token_id = delivered(
         before, verdict.token_ids, sequence.params, eos_token_ids
     )
     token_ids = verdict.token_ids[:count]
-    num_accepted = min(verdict.num_accepted, count)
+    path = verdict.path[:count]
     sequence.state.pop(len(verdict.token_ids) - count)
-    sequence.cache.rollback(sequence.cache.length - len(draft.token_ids) + num_accepted)
+    sequence.cache.keep(sequence.cache.length - len(draft.token_ids), path)
     sequence.token_ids += token_ids
     if sequence.credit is not None:
         sequence.credit -= count
+    # The row that chose each delivered token: that of the token before it.
+    rows = logits[[0, *(node + 1 for node in path)][:count], : chooser.vocab_size]
     return Outcome(
         turn=turn,
         start_index=before,
         token_ids=token_ids,
         num_tested=min(verdict.num_tested, count),
-        num_accepted=num_accepted,
-        logprobs=_logprobs(sequence, logits[:, : chooser.vocab_size], token_ids),
+        num_accepted=len(path),
+        rejected=verdict.num_tested > verdict.num_accepted,
+        accepted=[draft.sources[node] for node in path],
+        tops=_tops(sequence, rows),
+        logprobs=_logprobs(sequence, rows, token_ids),
         plain_reason=why_plain,
         finish_reason=finish_reason,
         stop_token_id=stop_token_id,
@@ -84,15 +98,21 @@ def _plain_reason(turn: Turn) -> PlainReason:
     return PlainReason.PROBE if turn.is_probe else plain_reason(turn.sequence)
 
 
+def _tops(sequence: VerifierSequence, rows: Tensor) -> Sequence[Top]:
+    if sequence.sources is None or not sequence.sources.wants_tops:
+        return ()
+    return [Top(*top) for top in top_tokens(rows, NUM_TOP)]
+
+
 def _logprobs(
-    sequence: VerifierSequence, logits: Tensor, token_ids: Sequence[int]
+    sequence: VerifierSequence, rows: Tensor, token_ids: Sequence[int]
 ) -> list[TokenLogprob]:
     num_top = sequence.params.num_logprobs
     if num_top is None:
         return []
     return [
         TokenLogprob(*logprobs(row, token_id, num_top))
-        for row, token_id in zip(logits, token_ids, strict=False)
+        for row, token_id in zip(rows, token_ids, strict=True)
     ]
 
 
@@ -120,7 +140,10 @@ def report(outcome: Outcome, step: StepFacts, prefill: PrefillReport | None) -> 
         start_index=outcome.start_index,
         token_ids=outcome.token_ids,
         sources=sources_of(
-            len(outcome.token_ids), outcome.num_accepted, len(draft.token_ids), draft.sources
+            len(outcome.token_ids),
+            outcome.accepted,
+            drafted=bool(draft.token_ids),
+            rejected=outcome.rejected,
         ),
         logprobs=outcome.logprobs,
         round=round_report,

@@ -25,6 +25,7 @@ from paceline.sampling import SamplingState
 from verifier_service.draft_clock import DraftClock
 from verifier_service.mailbox import Mailbox
 from verifier_service.pacing import Pacing
+from verifier_service.sources import Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,11 @@ class Request:
     params: SamplingParams
     seed: int
     speculation: Speculation = Speculation.AUTO
+    # Of a drafter's chain, and of the tree of all sources.
     max_draft_tokens: int = 0
+    max_tree_tokens: int = 0
+    # Whether anything may be kept of it for later requests.
+    keep: bool = True
     # Seconds left for the answer when the request came in; None: no limit.
     timeout_s: float | None = None
     trace: SpanContext | None = None
@@ -108,6 +113,8 @@ class VerifierSequence:
     # Set when the engine takes the sequence over.
     state: SamplingState = field(init=False)
     cache: SequenceCache | None = None
+    # None: it verifies what its drafter sends, in chains.
+    sources: Sources | None = None
     # Prompt and delivered tokens.
     token_ids: list[int] = field(default_factory=list)
     # Which drafter link it is attached to.
@@ -152,6 +159,11 @@ class VerifierSequence:
         return min(self.request.max_draft_tokens, self.num_left)
 
     @property
+    def tree_limit(self) -> int:
+        """The most draft tokens of a round."""
+        return self.request.max_tree_tokens if self.num_left else 0
+
+    @property
     def round_number(self) -> int:
         """Of the round to come."""
         return self.request.num_rounds + self.totals.num_rounds + 1
@@ -179,14 +191,11 @@ def delivered(
 
 
 def sources_of(
-    num_delivered: int, num_accepted: int, num_drafted: int, draft_sources: Sequence[TokenSource]
+    num_delivered: int, accepted: Sequence[TokenSource], *, drafted: bool, rejected: bool
 ) -> list[TokenSource]:
-    """Provenance of a round's delivered tokens."""
-    if not num_drafted:
-        last = TokenSource.PLAIN
-    else:
-        last = TokenSource.BONUS if num_accepted == num_drafted else TokenSource.RECOVERED
-    return [*draft_sources[:num_accepted], last][:num_delivered]
+    """Provenance of a round's delivered tokens: `accepted` are the sources of accepted ones."""
+    last = TokenSource.RECOVERED if rejected else TokenSource.BONUS
+    return [*accepted, last if drafted else TokenSource.PLAIN][:num_delivered]
 
 
 def plain_reason(sequence: VerifierSequence) -> PlainReason:
@@ -197,7 +206,7 @@ def plain_reason(sequence: VerifierSequence) -> PlainReason:
         return PlainReason.NO_ROOM
     if sequence.is_resting:
         return sequence.pacing.reason
-    if len(sequence.mailbox):
+    if len(sequence.mailbox) or (sequence.sources and sequence.sources.has_guesses):
         return PlainReason.NOT_WORTH
     return PlainReason.NO_DRAFTER if sequence.link is None else PlainReason.NO_DRAFT
 

@@ -143,14 +143,18 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
         if found:
             raise Refusal.invalid(found)
         limit = self._settings.max_draft_tokens
-        asked = message.draft.max_draft_tokens or limit
+        most = self._settings.max_rows - 1
+        asked = message.draft.max_draft_tokens
+        is_off = speculation is Speculation.OFF
         return Request(
             prompt=prompt,
             generated=generated,
             params=params,
             seed=message.seed,
             speculation=speculation,
-            max_draft_tokens=0 if speculation is Speculation.OFF else min(asked, limit),
+            max_draft_tokens=0 if is_off else min(asked or limit, limit),
+            max_tree_tokens=0 if is_off else min(asked or most, most),
+            keep=not message.draft.forget,
             timeout_s=message.timeout_ms / 1e3 if message.timeout_ms else None,
             trace=telemetry.parse_context(message.trace.traceparent, message.trace.tracestate),
             workload=message.workload,

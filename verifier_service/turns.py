@@ -6,6 +6,7 @@ Reads sequences, decides by the pacer and the scheduler, changes nothing. Knows 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paceline.lookup.trie import Trie
 from paceline.model.engine import Rows
 from paceline.params import Speculation
 from verifier_service.config import VerifierSettings
@@ -14,6 +15,7 @@ from verifier_service.pacer import Pacer, View
 from verifier_service.rule import Wait
 from verifier_service.scheduler import Share, Want, share_rows
 from verifier_service.sequence import VerifierSequence
+from verifier_service.sources import Chain, Sources
 from verifier_service.step_time import StepShape
 
 # A request with a fixed draft length is for measurements: it waits for its draft.
@@ -28,6 +30,8 @@ class Turn:
     view: View
     share: Share
     draft: Draft
+    # What the drafter had sent by then, whether verified or not.
+    sent: Draft
     # Time the step waited, and whether this sequence's draft was among what it waited for.
     wait_us: float = 0.0
     waited: bool = False
@@ -45,7 +49,14 @@ class Turn:
             sequence.cache,
             [*sequence.token_ids[start:end], *self.draft.token_ids],
             len(self.draft.token_ids) + 1 if end == len(sequence.token_ids) else 0,
+            self.draft.parents,
         )
+
+    def evidence(self, token_ids: Sequence[int]) -> tuple[int, int]:
+        """Of what the drafter had sent: tokens compared with the round's, and that would stand."""
+        compared = list(zip(self.sent.token_ids, token_ids, strict=False))
+        stood = next((i for i, (a, b) in enumerate(compared) if a != b), len(compared))
+        return min(stood + 1, len(compared)), stood
 
     @property
     def num_missing_blocks(self) -> int:
@@ -97,8 +108,9 @@ def take_turns(
             sequence,
             view,
             share,
-            sequence.mailbox.peek(share.num_draft),
-            is_probe=plan.is_probe and view.num_ready > 0,
+            _draft(sequence, share.num_draft),
+            sequence.mailbox.peek(sequence.draft_limit),
+            is_probe=plan.is_probe and view.num_drafted > 0,
         )
         for sequence, view, share in zip(ready, views, shares, strict=True)
         if share.num_tokens
@@ -116,10 +128,32 @@ def worthwhile_wait(step: Step, pacer: Pacer, settings: VerifierSettings) -> Wai
     return pacer.wait(views, step.plain, max(settings.step_rows - step.plain.rows, 0))
 
 
+def _trie(sequence: VerifierSequence, sources: Sources) -> Trie:
+    sent = sequence.mailbox.peek(sequence.draft_limit)
+    return sources.trie(Chain(sent.token_ids, sent.sources), sequence.num_left)
+
+
+def _draft(sequence: VerifierSequence, count: int) -> Draft:
+    """The likeliest so many draft tokens of all sources; without any, the drafter's first ones."""
+    if sequence.sources is None or not count:
+        return sequence.mailbox.peek(count)
+    tree = _trie(sequence, sequence.sources).pick(count)
+    draft_us = sequence.mailbox.peek(count).draft_us
+    return Draft(tree.token_ids, tree.sources, tree.parents, draft_us)
+
+
 def _view(sequence: VerifierSequence, now_ns: int) -> View:
-    """Never expects a draft for the first token: that one is not to wait."""
+    """Never expects a draft for the first token: that one is not to wait. Nor does it expect one
+    where the sequence's own sources promise more than the drafter's first token."""
     ready = len(sequence.mailbox)
+    survival, is_content = None, False
+    if sequence.sources is not None:
+        tree = _trie(sequence, sequence.sources).pick(sequence.tree_limit)
+        survival = sorted(tree.probabilities, reverse=True)
+        is_content = tree.expected > sequence.pacing.acceptance.survival(1)[0]
+    fixed = sequence.request.speculation is Speculation.FIXED
     return View(
+        survival=survival,
         pacing=sequence.pacing,
         num_ready=ready,
         limit=sequence.draft_limit,
@@ -128,11 +162,12 @@ def _view(sequence: VerifierSequence, now_ns: int) -> View:
             sequence.prefill is not None
             and sequence.link is not None
             and not sequence.mailbox.is_empty_handed
+            and (fixed or not is_content)
             and ready < min(sequence.clock.credit, sequence.draft_limit)
         ),
         since_us=sequence.clock.since_us(ready, now_ns),
         is_drafting=sequence.link is not None and sequence.clock.credit > 0,
-        fixed=sequence.request.speculation is Speculation.FIXED,
+        fixed=fixed,
     )
 
 

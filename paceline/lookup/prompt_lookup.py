@@ -4,13 +4,20 @@ Knows token ids only. It grows and shrinks with one sequence and never reads tha
 appending or taking back a token costs a few dictionary operations, a proposal costs its length.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from paceline.lookup.guesses import Guess
+from paceline.lookup.luck import Luck, luck_level
+from paceline.rounds import TokenSource
 
 # Measured on 54 greedy answers of SmolLM2-135M with 8 draft tokens, as tokens per round and share
 # of draft tokens accepted: from 1 token 2.10 and 0.22, from 2 tokens 1.93 and 0.40, from 3 tokens
 # 1.77 and 0.52. More than 4 tokens add less than 1 % to the first.
 MAX_NGRAM = 4
 MIN_NGRAM = 2
+# Of a tree: different continuations of one path, and how many occurrences are looked at for them.
+_MAX_BRANCHES = 4
+_MAX_OCCURRENCES = 8
 
 
 class PromptLookup:
@@ -81,3 +88,46 @@ class PromptLookup:
         if not self._token_ids:
             return 0
         return next((self._earlier[s][-1] for s in self._sizes if self._earlier[s][-1]), 0)
+
+    def continuations(self, tail: Sequence[int]) -> list[tuple[int, int]]:
+        """(token, length of the match): what followed where the sequence had the last tokens of
+        `tail`, longest match first, then the most recent; each token once."""
+        known = self._token_ids
+        found: dict[int, int] = {}
+        for size in self._sizes:
+            if size > len(tail):
+                continue
+            earlier = self._earlier[size]
+            end = self._latest[size].get(tuple(tail[-size:]), 0)
+            for _ in range(_MAX_OCCURRENCES):
+                if not end or len(found) == _MAX_BRANCHES:
+                    break
+                if end < len(known):
+                    found.setdefault(known[end], size)
+                end = earlier[end - 1]
+        return list(found.items())
+
+    def tail(self, size: int) -> tuple[int, ...]:
+        """The last `size` tokens."""
+        return tuple(self._token_ids[-size:])
+
+
+class PromptGuesses:
+    """A prompt lookup as a source of the trie."""
+
+    def __init__(self, lookup: PromptLookup, luck: Luck | None) -> None:
+        self._lookup = lookup
+        self._luck = luck
+
+    def root(self) -> tuple[int, ...]:
+        return self._lookup.tail(MAX_NGRAM)
+
+    def step(self, state: tuple[int, ...], token_id: int) -> tuple[int, ...]:
+        return (*state, token_id)[-MAX_NGRAM:]
+
+    def guesses(self, state: tuple[int, ...], position: int) -> list[Guess]:
+        return [
+            Guess(token_id, TokenSource.PROMPT_LOOKUP, ("prompt", size, rank, luck))
+            for rank, (token_id, size) in enumerate(self._lookup.continuations(state))
+            for luck in (luck_level(self._luck, position, token_id),)
+        ]

@@ -7,11 +7,13 @@ self-check saw equal bits. Knows no architecture: it replaces nn.Linear modules 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from transformers.pytorch_utils import Conv1D
 
 from paceline.model.operators import handle
 
@@ -102,18 +104,25 @@ class _Part(nn.Module):
 
 
 def make_canonical(model: nn.Module, rows: RowRange) -> list[CanonicalLinear]:
-    """Replaces every nn.Linear of the model, in place. Returns the new layers."""
+    """Replaces every linear layer of the model, in place. Returns the new layers."""
     made: list[CanonicalLinear] = []
     for parent in list(model.modules()):
         for names in _FUSED_NAMES:
             children = [getattr(parent, name, None) for name in names]
             if all(type(child) is nn.Linear for child in children):
                 made.append(_fuse(parent, names, rows))
-        for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear:
-                layer = CanonicalLinear(child.weight.detach(), _detached(child.bias), rows)
-                setattr(parent, name, layer)
-                made.append(layer)
+        linear: Any
+        for name, linear in list(parent.named_children()):
+            if type(linear) is nn.Linear:
+                weight = linear.weight.detach()
+            elif type(linear) is Conv1D:
+                # GPT-2's linear layer, its weight the other way round.
+                weight = linear.weight.detach().T.contiguous()
+            else:
+                continue
+            layer = CanonicalLinear(weight, _detached(linear.bias), rows)
+            setattr(parent, name, layer)
+            made.append(layer)
     return made
 
 

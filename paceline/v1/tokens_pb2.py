@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18paceline/v1/tokens.proto\x12\x0bpaceline.v1\"7\n\x0cTraceContext\x12\x13\n\x0btraceparent\x18\x01 \x01(\t\x12\x12\n\ntracestate\x18\x02 \x01(\t\"\x92\x04\n\x0eSamplingParams\x12\'\n\x04mode\x18\x01 \x01(\x0e\x32\x19.paceline.v1.SamplingMode\x12\x18\n\x0btemperature\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\r\n\x05top_k\x18\x04 \x01(\r\x12\r\n\x05min_p\x18\x05 \x01(\x01\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x18\n\x10presence_penalty\x18\x07 \x01(\x01\x12\x19\n\x11\x66requency_penalty\x18\x08 \x01(\x01\x12>\n\nlogit_bias\x18\t \x03(\x0b\x32*.paceline.v1.SamplingParams.LogitBiasEntry\x12\x17\n\nmax_tokens\x18\n \x01(\rH\x03\x88\x01\x01\x12\x12\n\nmin_tokens\x18\x0b \x01(\r\x12\x16\n\x0estop_token_ids\x18\x0c \x03(\r\x12\x12\n\nignore_eos\x18\r \x01(\x08\x12\x19\n\x0cnum_logprobs\x18\x0e \x01(\rH\x04\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x15\n\x13_repetition_penaltyB\r\n\x0b_max_tokensB\x0f\n\r_num_logprobs\"V\n\x0b\x44raftPolicy\x12-\n\x0bspeculation\x18\x01 \x01(\x0e\x32\x18.paceline.v1.Speculation\x12\x18\n\x10max_draft_tokens\x18\x02 \x01(\r\"7\n\x11TokenDistribution\x12\x11\n\tid_deltas\x18\x01 \x03(\r\x12\x0f\n\x07weights\x18\x02 \x03(\r\"\xfd\x01\n\nDraftBlock\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x15\n\rbase_position\x18\x03 \x01(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12)\n\x07sources\x18\x05 \x03(\x0e\x32\x18.paceline.v1.TokenSource\x12\x0f\n\x07parents\x18\x06 \x03(\r\x12\x35\n\rdistributions\x18\x07 \x03(\x0b\x32\x1e.paceline.v1.TokenDistribution\x12\x12\n\nconfidence\x18\x08 \x01(\x0c\x12\x10\n\x08\x64raft_us\x18\n \x01(\rJ\x04\x08\t\x10\nR\x05round\"M\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x15\n\rtop_token_ids\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x02\"\xd9\x02\n\x0bRoundReport\x12\r\n\x05round\x18\x01 \x01(\r\x12\x13\n\x0bnum_drafted\x18\x02 \x01(\r\x12\x12\n\nnum_tested\x18\x03 \x01(\r\x12\x14\n\x0cnum_accepted\x18\x04 \x01(\r\x12\x12\n\nnum_output\x18\x05 \x01(\r\x12(\n\x06source\x18\x06 \x01(\x0e\x32\x18.paceline.v1.TokenSource\x12.\n\x0cplain_reason\x18\x07 \x01(\x0e\x32\x18.paceline.v1.PlainReason\x12\x10\n\x08\x64raft_us\x18\x08 \x01(\r\x12\x0f\n\x07wait_us\x18\t \x01(\r\x12\x11\n\tverify_us\x18\n \x01(\r\x12\x18\n\x10start_unix_nanos\x18\x0b \x01(\x06\x12\x17\n\x0f\x62\x61tch_sequences\x18\x0c \x01(\r\x12\x12\n\nbatch_rows\x18\r \x01(\r\x12\x11\n\tledger_us\x18\x0e \x01(\x11\"\x85\x01\n\rPrefillReport\x12\x10\n\x08queue_us\x18\x01 \x01(\r\x12\x12\n\nprefill_us\x18\x02 \x01(\r\x12\x19\n\x11num_prompt_tokens\x18\x03 \x01(\r\x12\x19\n\x11num_cached_tokens\x18\x04 \x01(\r\x12\x18\n\x10start_unix_nanos\x18\x05 \x01(\x06\"\xa0\x01\n\x11SpeculationTotals\x12\x12\n\nnum_rounds\x18\x01 \x01(\r\x12\x1a\n\x12num_drafted_rounds\x18\x02 \x01(\r\x12\x13\n\x0bnum_drafted\x18\x03 \x01(\r\x12\x12\n\nnum_tested\x18\x04 \x01(\r\x12\x14\n\x0cnum_accepted\x18\x05 \x01(\r\x12\x1c\n\x14\x61\x63\x63\x65pted_by_position\x18\x06 \x03(\r\"\\\n\x05Usage\x12\x19\n\x11num_prompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11num_cached_tokens\x18\x02 \x01(\r\x12\x1d\n\x15num_completion_tokens\x18\x03 \x01(\r*\xa4\x02\n\x0bTokenSource\x12\x1c\n\x18TOKEN_SOURCE_UNSPECIFIED\x10\x00\x12\x16\n\x12TOKEN_SOURCE_PLAIN\x10\x01\x12\x1a\n\x16TOKEN_SOURCE_RECOVERED\x10\x02\x12\x16\n\x12TOKEN_SOURCE_BONUS\x10\x03\x12\x1c\n\x18TOKEN_SOURCE_DRAFT_MODEL\x10\x04\x12\x1e\n\x1aTOKEN_SOURCE_PROMPT_LOOKUP\x10\x05\x12\x1d\n\x19TOKEN_SOURCE_PAST_ANSWERS\x10\x06\x12\x19\n\x15TOKEN_SOURCE_RECYCLED\x10\x07\x12\x1a\n\x16TOKEN_SOURCE_LOOKAHEAD\x10\x08\x12\x17\n\x13TOKEN_SOURCE_RANDOM\x10\t*e\n\x0cSamplingMode\x12\x1d\n\x19SAMPLING_MODE_UNSPECIFIED\x10\x00\x12\x19\n\x15SAMPLING_MODE_COUPLED\x10\x01\x12\x1b\n\x17SAMPLING_MODE_REJECTION\x10\x02*l\n\x0bSpeculation\x12\x1b\n\x17SPECULATION_UNSPECIFIED\x10\x00\x12\x14\n\x10SPECULATION_AUTO\x10\x01\x12\x13\n\x0fSPECULATION_OFF\x10\x02\x12\x15\n\x11SPECULATION_FIXED\x10\x03*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02*\xec\x01\n\x0bPlainReason\x12\x1c\n\x18PLAIN_REASON_UNSPECIFIED\x10\x00\x12 \n\x1cPLAIN_REASON_SPECULATION_OFF\x10\x01\x12\x1b\n\x17PLAIN_REASON_NO_DRAFTER\x10\x02\x12\x19\n\x15PLAIN_REASON_NO_DRAFT\x10\x03\x12\x1a\n\x16PLAIN_REASON_NOT_WORTH\x10\x04\x12\x17\n\x13PLAIN_REASON_BUDGET\x10\x05\x12\x18\n\x14PLAIN_REASON_NO_ROOM\x10\x06\x12\x16\n\x12PLAIN_REASON_PROBE\x10\x07\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18paceline/v1/tokens.proto\x12\x0bpaceline.v1\"7\n\x0cTraceContext\x12\x13\n\x0btraceparent\x18\x01 \x01(\t\x12\x12\n\ntracestate\x18\x02 \x01(\t\"\x92\x04\n\x0eSamplingParams\x12\'\n\x04mode\x18\x01 \x01(\x0e\x32\x19.paceline.v1.SamplingMode\x12\x18\n\x0btemperature\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\r\n\x05top_k\x18\x04 \x01(\r\x12\r\n\x05min_p\x18\x05 \x01(\x01\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x18\n\x10presence_penalty\x18\x07 \x01(\x01\x12\x19\n\x11\x66requency_penalty\x18\x08 \x01(\x01\x12>\n\nlogit_bias\x18\t \x03(\x0b\x32*.paceline.v1.SamplingParams.LogitBiasEntry\x12\x17\n\nmax_tokens\x18\n \x01(\rH\x03\x88\x01\x01\x12\x12\n\nmin_tokens\x18\x0b \x01(\r\x12\x16\n\x0estop_token_ids\x18\x0c \x03(\r\x12\x12\n\nignore_eos\x18\r \x01(\x08\x12\x19\n\x0cnum_logprobs\x18\x0e \x01(\rH\x04\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x15\n\x13_repetition_penaltyB\r\n\x0b_max_tokensB\x0f\n\r_num_logprobs\"f\n\x0b\x44raftPolicy\x12-\n\x0bspeculation\x18\x01 \x01(\x0e\x32\x18.paceline.v1.Speculation\x12\x18\n\x10max_draft_tokens\x18\x02 \x01(\r\x12\x0e\n\x06\x66orget\x18\x03 \x01(\x08\"7\n\x11TokenDistribution\x12\x11\n\tid_deltas\x18\x01 \x03(\r\x12\x0f\n\x07weights\x18\x02 \x03(\r\"\xfd\x01\n\nDraftBlock\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x15\n\rbase_position\x18\x03 \x01(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12)\n\x07sources\x18\x05 \x03(\x0e\x32\x18.paceline.v1.TokenSource\x12\x0f\n\x07parents\x18\x06 \x03(\r\x12\x35\n\rdistributions\x18\x07 \x03(\x0b\x32\x1e.paceline.v1.TokenDistribution\x12\x12\n\nconfidence\x18\x08 \x01(\x0c\x12\x10\n\x08\x64raft_us\x18\n \x01(\rJ\x04\x08\t\x10\nR\x05round\"M\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x15\n\rtop_token_ids\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x02\"\xd9\x02\n\x0bRoundReport\x12\r\n\x05round\x18\x01 \x01(\r\x12\x13\n\x0bnum_drafted\x18\x02 \x01(\r\x12\x12\n\nnum_tested\x18\x03 \x01(\r\x12\x14\n\x0cnum_accepted\x18\x04 \x01(\r\x12\x12\n\nnum_output\x18\x05 \x01(\r\x12(\n\x06source\x18\x06 \x01(\x0e\x32\x18.paceline.v1.TokenSource\x12.\n\x0cplain_reason\x18\x07 \x01(\x0e\x32\x18.paceline.v1.PlainReason\x12\x10\n\x08\x64raft_us\x18\x08 \x01(\r\x12\x0f\n\x07wait_us\x18\t \x01(\r\x12\x11\n\tverify_us\x18\n \x01(\r\x12\x18\n\x10start_unix_nanos\x18\x0b \x01(\x06\x12\x17\n\x0f\x62\x61tch_sequences\x18\x0c \x01(\r\x12\x12\n\nbatch_rows\x18\r \x01(\r\x12\x11\n\tledger_us\x18\x0e \x01(\x11\"\x85\x01\n\rPrefillReport\x12\x10\n\x08queue_us\x18\x01 \x01(\r\x12\x12\n\nprefill_us\x18\x02 \x01(\r\x12\x19\n\x11num_prompt_tokens\x18\x03 \x01(\r\x12\x19\n\x11num_cached_tokens\x18\x04 \x01(\r\x12\x18\n\x10start_unix_nanos\x18\x05 \x01(\x06\"\xa0\x01\n\x11SpeculationTotals\x12\x12\n\nnum_rounds\x18\x01 \x01(\r\x12\x1a\n\x12num_drafted_rounds\x18\x02 \x01(\r\x12\x13\n\x0bnum_drafted\x18\x03 \x01(\r\x12\x12\n\nnum_tested\x18\x04 \x01(\r\x12\x14\n\x0cnum_accepted\x18\x05 \x01(\r\x12\x1c\n\x14\x61\x63\x63\x65pted_by_position\x18\x06 \x03(\r\"\\\n\x05Usage\x12\x19\n\x11num_prompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11num_cached_tokens\x18\x02 \x01(\r\x12\x1d\n\x15num_completion_tokens\x18\x03 \x01(\r*\xa4\x02\n\x0bTokenSource\x12\x1c\n\x18TOKEN_SOURCE_UNSPECIFIED\x10\x00\x12\x16\n\x12TOKEN_SOURCE_PLAIN\x10\x01\x12\x1a\n\x16TOKEN_SOURCE_RECOVERED\x10\x02\x12\x16\n\x12TOKEN_SOURCE_BONUS\x10\x03\x12\x1c\n\x18TOKEN_SOURCE_DRAFT_MODEL\x10\x04\x12\x1e\n\x1aTOKEN_SOURCE_PROMPT_LOOKUP\x10\x05\x12\x1d\n\x19TOKEN_SOURCE_PAST_ANSWERS\x10\x06\x12\x19\n\x15TOKEN_SOURCE_RECYCLED\x10\x07\x12\x1a\n\x16TOKEN_SOURCE_LOOKAHEAD\x10\x08\x12\x17\n\x13TOKEN_SOURCE_RANDOM\x10\t*e\n\x0cSamplingMode\x12\x1d\n\x19SAMPLING_MODE_UNSPECIFIED\x10\x00\x12\x19\n\x15SAMPLING_MODE_COUPLED\x10\x01\x12\x1b\n\x17SAMPLING_MODE_REJECTION\x10\x02*l\n\x0bSpeculation\x12\x1b\n\x17SPECULATION_UNSPECIFIED\x10\x00\x12\x14\n\x10SPECULATION_AUTO\x10\x01\x12\x13\n\x0fSPECULATION_OFF\x10\x02\x12\x15\n\x11SPECULATION_FIXED\x10\x03*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02*\xec\x01\n\x0bPlainReason\x12\x1c\n\x18PLAIN_REASON_UNSPECIFIED\x10\x00\x12 \n\x1cPLAIN_REASON_SPECULATION_OFF\x10\x01\x12\x1b\n\x17PLAIN_REASON_NO_DRAFTER\x10\x02\x12\x19\n\x15PLAIN_REASON_NO_DRAFT\x10\x03\x12\x1a\n\x16PLAIN_REASON_NOT_WORTH\x10\x04\x12\x17\n\x13PLAIN_REASON_BUDGET\x10\x05\x12\x18\n\x14PLAIN_REASON_NO_ROOM\x10\x06\x12\x16\n\x12PLAIN_REASON_PROBE\x10\x07\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,16 +33,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._loaded_options = None
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_TOKENSOURCE']._serialized_start=1853
-  _globals['_TOKENSOURCE']._serialized_end=2145
-  _globals['_SAMPLINGMODE']._serialized_start=2147
-  _globals['_SAMPLINGMODE']._serialized_end=2248
-  _globals['_SPECULATION']._serialized_start=2250
-  _globals['_SPECULATION']._serialized_end=2358
-  _globals['_FINISHREASON']._serialized_start=2360
-  _globals['_FINISHREASON']._serialized_end=2455
-  _globals['_PLAINREASON']._serialized_start=2458
-  _globals['_PLAINREASON']._serialized_end=2694
+  _globals['_TOKENSOURCE']._serialized_start=1869
+  _globals['_TOKENSOURCE']._serialized_end=2161
+  _globals['_SAMPLINGMODE']._serialized_start=2163
+  _globals['_SAMPLINGMODE']._serialized_end=2264
+  _globals['_SPECULATION']._serialized_start=2266
+  _globals['_SPECULATION']._serialized_end=2374
+  _globals['_FINISHREASON']._serialized_start=2376
+  _globals['_FINISHREASON']._serialized_end=2471
+  _globals['_PLAINREASON']._serialized_start=2474
+  _globals['_PLAINREASON']._serialized_end=2710
   _globals['_TRACECONTEXT']._serialized_start=41
   _globals['_TRACECONTEXT']._serialized_end=96
   _globals['_SAMPLINGPARAMS']._serialized_start=99
@@ -50,19 +50,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_start=500
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_end=548
   _globals['_DRAFTPOLICY']._serialized_start=631
-  _globals['_DRAFTPOLICY']._serialized_end=717
-  _globals['_TOKENDISTRIBUTION']._serialized_start=719
-  _globals['_TOKENDISTRIBUTION']._serialized_end=774
-  _globals['_DRAFTBLOCK']._serialized_start=777
-  _globals['_DRAFTBLOCK']._serialized_end=1030
-  _globals['_TOKENLOGPROBS']._serialized_start=1032
-  _globals['_TOKENLOGPROBS']._serialized_end=1109
-  _globals['_ROUNDREPORT']._serialized_start=1112
-  _globals['_ROUNDREPORT']._serialized_end=1457
-  _globals['_PREFILLREPORT']._serialized_start=1460
-  _globals['_PREFILLREPORT']._serialized_end=1593
-  _globals['_SPECULATIONTOTALS']._serialized_start=1596
-  _globals['_SPECULATIONTOTALS']._serialized_end=1756
-  _globals['_USAGE']._serialized_start=1758
-  _globals['_USAGE']._serialized_end=1850
+  _globals['_DRAFTPOLICY']._serialized_end=733
+  _globals['_TOKENDISTRIBUTION']._serialized_start=735
+  _globals['_TOKENDISTRIBUTION']._serialized_end=790
+  _globals['_DRAFTBLOCK']._serialized_start=793
+  _globals['_DRAFTBLOCK']._serialized_end=1046
+  _globals['_TOKENLOGPROBS']._serialized_start=1048
+  _globals['_TOKENLOGPROBS']._serialized_end=1125
+  _globals['_ROUNDREPORT']._serialized_start=1128
+  _globals['_ROUNDREPORT']._serialized_end=1473
+  _globals['_PREFILLREPORT']._serialized_start=1476
+  _globals['_PREFILLREPORT']._serialized_end=1609
+  _globals['_SPECULATIONTOTALS']._serialized_start=1612
+  _globals['_SPECULATIONTOTALS']._serialized_end=1772
+  _globals['_USAGE']._serialized_start=1774
+  _globals['_USAGE']._serialized_end=1866
 # @@protoc_insertion_point(module_scope)

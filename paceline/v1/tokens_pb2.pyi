@@ -126,12 +126,14 @@ class SamplingParams(_message.Message):
     def __init__(self, mode: _Optional[_Union[SamplingMode, str]] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., num_logprobs: _Optional[int] = ...) -> None: ...
 
 class DraftPolicy(_message.Message):
-    __slots__ = ("speculation", "max_draft_tokens")
+    __slots__ = ("speculation", "max_draft_tokens", "forget")
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FORGET_FIELD_NUMBER: _ClassVar[int]
     speculation: Speculation
     max_draft_tokens: int
-    def __init__(self, speculation: _Optional[_Union[Speculation, str]] = ..., max_draft_tokens: _Optional[int] = ...) -> None: ...
+    forget: bool
+    def __init__(self, speculation: _Optional[_Union[Speculation, str]] = ..., max_draft_tokens: _Optional[int] = ..., forget: _Optional[bool] = ...) -> None: ...
 
 class TokenDistribution(_message.Message):
     __slots__ = ("id_deltas", "weights")

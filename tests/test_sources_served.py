@@ -1,0 +1,59 @@
+"""Drafting without a draft model, through the three services: the same tokens, in fewer rounds."""
+
+import pytest
+from answers import ask_all, chat_prompts
+from in_process import services
+from tiny import save_tiny_llama
+
+from drafter_service.config import DrafterSettings
+from paceline.params import SamplingParams, Speculation
+from paceline.rounds import TokenSource
+from verifier_service.sources import SOURCES
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return str(save_tiny_llama(tmp_path_factory.mktemp("tiny")))
+
+
+def requests():
+    """Greedy and sampled, with and without what changes from node to node of a tree."""
+    kinds = (
+        {"temperature": 0.0},
+        {"temperature": 0.8},
+        {"temperature": 0.0, "repetition_penalty": 1.2, "frequency_penalty": 0.2},
+        {"temperature": 1.2, "top_k": 20, "presence_penalty": 0.5, "min_tokens": 12},
+    )
+    return [
+        {
+            "prompt": prompt,
+            "params": SamplingParams(max_tokens=40, **kind),
+            "seed": 77 + number,
+            "speculation": Speculation.FIXED,
+        }
+        for number, prompt in enumerate(chat_prompts(2, max_chars=200))
+        for kind in kinds
+    ]
+
+
+async def plain_answers(address):
+    off = [request | {"speculation": Speculation.OFF} for request in requests()]
+    return [answer.token_ids for answer in await ask_all(address, off)]
+
+
+@pytest.mark.parametrize("with_drafter", [False, True])
+async def test_all_sources_in_one_trie_give_the_same_tokens(tiny, with_drafter):
+    drafter = DrafterSettings(drafter="random") if with_drafter else None
+    async with services(tiny, drafter, SOURCES) as address:
+        plain = await plain_answers(address)
+        once = await ask_all(address, requests())
+        again = await ask_all(address, requests())
+    assert [answer.token_ids for answer in once] == plain
+    assert [answer.token_ids for answer in again] == plain
+    # What was answered is drafted from, so a second time takes far fewer rounds.
+    rounds = [sum(len(answer.rounds) for answer in answers) for answers in (once, again)]
+    assert rounds[1] * 2 < rounds[0]
+    drafted = {source for answer in again for source in answer.sources}
+    assert TokenSource.PAST_ANSWERS in drafted
+    for answer in [*once, *again]:
+        assert all(report.num_drafted <= 15 for report in answer.rounds)

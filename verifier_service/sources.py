@@ -1,0 +1,140 @@
+"""The sources of one sequence's draft tokens: its own lookups, and what its drafter has sent.
+
+Puts them into one trie per round and tells them what the target chose. Knows no tensors, threads
+or messages. The stores behind it are of one tenant and live as long as the engine.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.lookup.confidence import Confidences
+from paceline.lookup.guesses import Guess, Predictor
+from paceline.lookup.luck import Luck
+from paceline.lookup.past_answers import PastAnswers, PastGuesses
+from paceline.lookup.priors import GREEDY, SAMPLED
+from paceline.lookup.prompt_lookup import PromptGuesses, PromptLookup
+from paceline.lookup.recycling import RecycledGuesses, RecyclingTable, Top
+from paceline.lookup.tenants import Tenants
+from paceline.lookup.trie import Trie
+from paceline.params import SamplingParams
+from paceline.rounds import TokenSource
+
+PROMPT_LOOKUP, PAST_ANSWERS, RECYCLED = "prompt_lookup", "past_answers", "recycled"
+SOURCES = (PROMPT_LOOKUP, PAST_ANSWERS, RECYCLED)
+
+
+class Stores:
+    """What outlives a sequence, by tenant."""
+
+    def __init__(self) -> None:
+        self.past_answers = Tenants(PastAnswers)
+        self.recycling = Tenants(RecyclingTable)
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """What a drafter has sent, as a source of the trie. A state is how much of it was followed."""
+
+    token_ids: Sequence[int] = ()
+    sources: Sequence[TokenSource] = ()
+
+    def root(self) -> int:
+        return 0
+
+    def step(self, state: int, token_id: int) -> int:
+        follows = state < len(self.token_ids) and self.token_ids[state] == token_id
+        return state + 1 if follows else len(self.token_ids)
+
+    def guesses(self, state: int, position: int) -> list[Guess]:
+        if state >= len(self.token_ids):
+            return []
+        source = self.sources[state]
+        return [Guess(self.token_ids[state], source, ("drafter", int(source)))]
+
+
+class Sources:
+    """Draft tokens of one sequence, for the engine's thread."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        stores: Stores,
+        *,
+        prompt: Sequence[int],
+        token_ids: Sequence[int],
+        params: SamplingParams,
+        seed: int,
+        branch_block: int,
+        tenant: str = "",
+        keep: bool = True,
+        confidences: Confidences | None = None,
+    ) -> None:
+        """`names` are of SOURCES. `token_ids` is the sequence's own list, prompt included, which
+        grows before `committed` tells of it. Nothing is kept for later sequences without `keep`.
+        `confidences` are this sequence's own unless they are given."""
+        sampled = params.temperature > 0.0
+        luck = Luck(seed, params.temperature) if sampled else None
+        self._confidences = confidences or Confidences(SAMPLED if sampled else GREEDY)
+        self._prompt = prompt
+        self._token_ids = token_ids
+        self._branch_block = branch_block
+        self._keep = keep
+        self._predictors: list[Predictor] = []
+        self._lookup: PromptLookup | None = None
+        self._past: PastAnswers | None = None
+        self._recycling: RecyclingTable | None = None
+        self._trie: Trie | None = None
+        self._chain = Chain()
+        if PROMPT_LOOKUP in names:
+            self._lookup = PromptLookup(min_ngram=1)
+            self._lookup.append(token_ids)
+            self._predictors.append(PromptGuesses(self._lookup, luck))
+        if PAST_ANSWERS in names:
+            self._past = stores.past_answers.of(tenant)
+            self._predictors.append(PastGuesses(self._past, token_ids, luck))
+        if RECYCLED in names:
+            self._recycling = stores.recycling.of(tenant) if keep else RecyclingTable()
+            self._predictors.append(RecycledGuesses(self._recycling, token_ids, luck))
+
+    @property
+    def wants_tops(self) -> bool:
+        """Whether `committed` has a use for the target's likeliest ids."""
+        return self._recycling is not None
+
+    def trie(self, chain: Chain, max_depth: int) -> Trie:
+        """The trie of the coming round; the same one until tokens are committed or `chain`, what
+        the drafter has sent, changes. `max_depth` counts tokens, 0 for none."""
+        if self._trie is None or chain != self._chain:
+            self._chain = chain
+            self._trie = Trie(
+                [chain, *self._predictors] if chain.token_ids else self._predictors,
+                self._confidences,
+                position=len(self._token_ids),
+                max_depth=max_depth,
+                branch_block=self._branch_block,
+            )
+        return self._trie
+
+    @property
+    def has_guesses(self) -> bool:
+        """Whether the present trie has any draft token."""
+        return self._trie is not None and self._trie.has_guesses
+
+    def committed(self, token_ids: Sequence[int], tops: Sequence[Top] = ()) -> None:
+        """A round's tokens, now at the end of the sequence; `tops` are what the target thought at
+        the position of each, or empty."""
+        if self._trie is not None:
+            self._trie.learn(token_ids)
+            self._trie = None
+        if self._recycling is not None:
+            known = self._token_ids
+            first = len(known) - len(token_ids)
+            for index, top in enumerate(tops, start=first):
+                self._recycling.put(known[index - 2] if index > 1 else 0, known[index - 1], top)
+        if self._lookup is not None:
+            self._lookup.append(token_ids)
+
+    def finished(self) -> None:
+        """The answer is complete: keep it, if that is wanted."""
+        if self._past is not None and self._keep:
+            self._past.add(self._prompt, self._token_ids[len(self._prompt) :])
