@@ -70,8 +70,8 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
 
     async def Chat(self, requests: Any, context: Context) -> None:
         async with refusals(context):
-            # Read before anything is refused: a client that writes to a call that has ended may find
-            # INTERNAL in the place of why it ended.
+            # Read before anything is refused: a client that writes to a call that has ended may
+            # find INTERNAL in the place of why it ended.
             first = await self._next(context, FIRST_MESSAGE_S)
             if first is None:
                 return

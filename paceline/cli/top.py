@@ -43,7 +43,7 @@ def command(
     ] = 1.0,
     as_json: flags.Json = False,
 ) -> None:
-    """Watch the running answers.
+    """Show the running answers and what speculation gains them.
 
     For each: acceptance rate, length of drafts, gain against plain decoding as the verifier's
     ledger estimates it, and what shares its steps.
