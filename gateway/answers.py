@@ -36,13 +36,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """When and from whom a request came, and the time its caller gives it, if limited."""
+    """When and from whom a request came, and the time its caller gives it, if limited.
+
+    Answers of one `session_id` go where the conversation's prefix is; empty is none.
+    """
 
     unix_nanos: int
     monotonic_s: float
     tenant: Tenant
     remaining_s: float | None = None
     parent: SpanContext | None = None
+    session_id: str = ""
 
     @property
     def elapsed_s(self) -> float:
@@ -82,7 +86,6 @@ class Answers:
         request: Request,
         arrival: Arrival,
         *,
-        session_id: str = "",
         drop_old_turns: bool = False,
     ) -> AsyncGenerator[Event, None]:
         """`Started`, a `Delta` per round, perhaps one with the text held back, and `Finished`.
@@ -95,16 +98,14 @@ class Answers:
             request,
             answer_id=answer_id,
             model=self._verifiers.traced_model(request.model),
-            session_id=session_id,
+            session_id=arrival.session_id,
             parent=arrival.parent,
             start_unix_nanos=arrival.unix_nanos,
         )
         outcome = "CANCELLED"
         try:
             with self._hub.running(answer_id):
-                events = self._answer(
-                    request, arrival, answer_id, trace, session_id, drop_old_turns
-                )
+                events = self._answer(request, arrival, answer_id, trace, drop_old_turns)
                 async with contextlib.aclosing(events):
                     async for event in events:
                         if isinstance(event, Finished):
@@ -128,7 +129,6 @@ class Answers:
         arrival: Arrival,
         answer_id: str,
         trace: AnswerTrace,
-        session_id: str,
         drop_old_turns: bool,
     ) -> AsyncGenerator[Event, None]:
         model, text = self._verifiers.serving(request.model)
@@ -175,7 +175,7 @@ class Answers:
             reason, items = FinishReason.STOP, _nothing()
             yield started
         else:
-            key = session_id or prefix_key(prompt)
+            key = arrival.session_id or prefix_key(prompt)
             items = self._failover.generate(opening, model, key)
         has_started = False
         async with contextlib.aclosing(items):

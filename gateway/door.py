@@ -38,16 +38,14 @@ class Door:
                 yield index, event
 
     async def turn(
-        self, request: Request, arrival: Arrival, session_id: str, *, drop_old_turns: bool
+        self, request: Request, arrival: Arrival, *, drop_old_turns: bool
     ) -> AsyncGenerator[Event, None]:
         """Events of the one answer to a session's conversation, `drop_old_turns`: less its oldest
         turns if it is too long. Close the iterator to give up.
 
         The turn was checked when it came. Raises Refusal or FieldError.
         """
-        events = self._answers.stream(
-            request, arrival, session_id=session_id, drop_old_turns=drop_old_turns
-        )
+        events = self._answers.stream(request, arrival, drop_old_turns=drop_old_turns)
         async with (
             self._place(request, arrival) as visit,
             contextlib.aclosing(events),

@@ -154,7 +154,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         return self._keys.identify(_metadata(context))
 
     async def _turn(self, turn: pb.Turn, session_id: str, tenant: Tenant, context: Context) -> None:
-        arrival = _arrival(context, tenant)
+        arrival = _arrival(context, tenant, session_id)
         _refuse(turn_violations(turn.content, turn.request_id, turn.timeout_ms))
         async with self._sessions.turn(session_id) as session:
             await self._answer_turn(turn, session, arrival, context)
@@ -166,7 +166,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             refuse_if_full(session, turn.content)
         texts: list[str] = []
         events = self._door.turn(
-            turn_from_pb(turn, session), arrival, session.id, drop_old_turns=self._drop_old_turns
+            turn_from_pb(turn, session), arrival, drop_old_turns=self._drop_old_turns
         )
         async with contextlib.aclosing(events):
             async for event in events:
@@ -218,7 +218,7 @@ def _metadata(context: Context) -> dict[str, str]:
     return {name: value for name, value in pairs if isinstance(value, str)}
 
 
-def _arrival(context: Context, tenant: Tenant) -> Arrival:
+def _arrival(context: Context, tenant: Tenant, session_id: str = "") -> Arrival:
     metadata = _metadata(context)
     return Arrival(
         unix_nanos=time.time_ns(),
@@ -228,4 +228,5 @@ def _arrival(context: Context, tenant: Tenant) -> Arrival:
         parent=telemetry.parse_context(
             metadata.get("traceparent", ""), metadata.get("tracestate", "")
         ),
+        session_id=session_id,
     )

@@ -1,13 +1,16 @@
 """The HTTP door through the real `openai` client: sync, async and streaming, unmodified."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import openai
 import pytest
-from http_door import IDS, TEXT, open_door
+from fakes import eventually, gateway_for, served
+from http_door import IDS, TEXT, fake_verifier, open_door
 
 from gateway.gateway import Gateway
+from gateway.placement import ranked
 from paceline.noise import derived_seed
 from paceline.v1 import gateway_pb2 as pb
 
@@ -150,6 +153,7 @@ async def test_every_parameter_reaches_the_verifier():
                 "paceline": {
                     "speculation": "fixed",
                     "max_draft_tokens": 4,
+                    "forget": True,
                     "mode": "rejection",
                     "workload": "coding",
                 },
@@ -167,7 +171,8 @@ async def test_every_parameter_reaches_the_verifier():
     assert (params.max_tokens, params.min_tokens, params.ignore_eos) == (33, 3, True)
     assert list(params.stop_token_ids) == [7, 9]
     assert (opening.seed, opening.workload, params.mode) == (2**63 + 1, "coding", 2)
-    assert (opening.draft.speculation, opening.draft.max_draft_tokens) == (3, 4)
+    draft = opening.draft
+    assert (draft.speculation, draft.max_draft_tokens, draft.forget) == (3, 4, True)
     assert not params.HasField("num_logprobs")
     assert list(legacy.token_ids) == [1, 2, 3]
     assert (legacy.params.max_tokens, legacy.params.top_k) == (5, 0)
@@ -247,6 +252,32 @@ async def test_an_answer_that_was_cut_goes_on():
         assert list(fake.opens[1].generated_token_ids) == IDS[:1]
         with pytest.raises(openai.BadRequestError, match="not the one"):
             await ask(5, {**kept, "model_fingerprint": "another"})
+
+
+async def test_a_session_stays_at_its_verifier():
+    fakes = {}
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(2):
+            fake = fake_verifier()
+            address, _ = await stack.enter_async_context(served(fake))
+            fakes[address] = fake
+        door = gateway_for(*fakes, http_host="127.0.0.1")
+        gateway, _ = await stack.enter_async_context(door)
+        await eventually(lambda: all(v.is_ready for v in gateway.verifiers.all))
+        client = await stack.enter_async_context(client_of(gateway))
+        home = {ranked(label, list(fakes))[0]: label for label in map(str, range(64))}
+        assert home.keys() == fakes.keys()
+        for address, session in [*home.items()] * 2:
+            before = len(fakes[address].opens)
+            await client.chat.completions.create(
+                model="tiny", messages=ASKED, extra_headers={"X-Paceline-Session": session}
+            )
+            assert len(fakes[address].opens) == before + 1
+        with pytest.raises(openai.BadRequestError, match="printable") as refused:
+            await client.chat.completions.create(
+                model="tiny", messages=ASKED, extra_headers={"X-Paceline-Session": "x" * 257}
+            )
+        assert refused.value.param == "X-Paceline-Session"
 
 
 async def test_an_answer_sent_back_as_it_came_is_taken():

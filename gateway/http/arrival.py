@@ -11,9 +11,11 @@ from starlette.responses import Response
 from gateway.answers import Arrival
 from gateway.keys import Keys
 from paceline import telemetry
+from paceline.limits import label_violations
 from paceline.roles import may_call, roles_of
 from paceline.server import Refusal
 
+SESSION = "X-Paceline-Session"
 METHOD = "/paceline.v1.GatewayService/HTTP"
 
 
@@ -41,17 +43,23 @@ def arrival_of(request: Request) -> Arrival:
 
 
 def _arrive(request: Request, keys: Keys) -> Arrival:
-    """Raises PERMISSION_DENIED for a certificate of another role, UNAUTHENTICATED without a key."""
+    """Raises PERMISSION_DENIED for a certificate of another role, UNAUTHENTICATED without a key,
+    INVALID_ARGUMENT for a session that is no label."""
     if not may_call(roles_of(request.state.peer_names), METHOD):
         raise Refusal(
             grpc.StatusCode.PERMISSION_DENIED, "this certificate's role may not call this method"
         )
+    tenant = keys.identify(request.headers)
+    session_id = request.headers.get(SESSION, "")
+    if violations := label_violations(SESSION, session_id):
+        raise Refusal.invalid(violations)
     unix_nanos, monotonic_s = request.state.arrived
     return Arrival(
         unix_nanos=unix_nanos,
         monotonic_s=monotonic_s,
-        tenant=keys.identify(request.headers),
+        tenant=tenant,
         parent=telemetry.parse_context(
             request.headers.get("traceparent", ""), request.headers.get("tracestate", "")
         ),
+        session_id=session_id,
     )

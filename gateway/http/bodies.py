@@ -65,6 +65,7 @@ class Extension(Body):
     speculation: Literal["auto", "off", "fixed"] = "auto"
     # 0: the server's default.
     max_draft_tokens: UInt32 = 0
+    forget: bool = False
     mode: Literal["coupled", "rejection"] = "coupled"
     # A label that acceptance is reported by.
     workload: Str = ""

@@ -83,7 +83,11 @@ def _request(
         params=_params(body, extension, max_tokens, num_logprobs),
         stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
         seed=secrets.randbits(SEED_BITS) if body.seed is None else body.seed,
-        draft=DraftPolicy(Speculation[extension.speculation.upper()], extension.max_draft_tokens),
+        draft=DraftPolicy(
+            Speculation[extension.speculation.upper()],
+            extension.max_draft_tokens,
+            extension.forget,
+        ),
         model=body.model or "",
         request_id=request_id,
         workload=extension.workload,
