@@ -22,7 +22,7 @@ class Admission:
 
     def __init__(self, max_requests: int) -> None:
         self._max_requests = max_requests
-        self._num_running = 0
+        self.num_running = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self.draining = asyncio.Event()
@@ -35,19 +35,19 @@ class Admission:
         """
         if self.draining.is_set():
             raise draining_refusal()
-        if self._num_running + num_answers > self._max_requests:
+        if self.num_running + num_answers > self._max_requests:
             raise Refusal(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{self._num_running} answers are running, the limit is {self._max_requests}",
+                f"{self.num_running} answers are running, the limit is {self._max_requests}",
                 retry_after_s=RETRY_AFTER_S,
             )
-        self._num_running += num_answers
+        self.num_running += num_answers
         self._idle.clear()
         try:
             yield
         finally:
-            self._num_running -= num_answers
-            if not self._num_running:
+            self.num_running -= num_answers
+            if not self.num_running:
                 self._idle.set()
 
     async def drain(self) -> None:

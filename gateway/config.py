@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from paceline.metrics.labels import WORKLOADS
 from paceline.settings import ServiceSettings
 
 
@@ -14,6 +15,9 @@ class GatewaySettings(ServiceSettings):
     env_prefix: ClassVar[str] = "PACELINE_GATEWAY_"
 
     port: int = Field(7000, ge=0, le=65535, description="port to listen on; 0 picks a free one")
+    metrics_port: int = Field(
+        9100, ge=0, le=65535, description="port of /metrics, for Prometheus; 0 is off"
+    )
     verifier: list[str] = Field(
         ["127.0.0.1:7002"], min_length=1, description="host:port of a verifier; may be repeated"
     )
@@ -28,4 +32,10 @@ class GatewaySettings(ServiceSettings):
     )
     trace_rounds: Literal["all", "sampled"] = Field(
         "all", description="rounds that get a span: all, or the first 8, every 16th and odd ones"
+    )
+    workloads: list[str] = Field(
+        list(WORKLOADS), description="workload labels that metrics tell apart; others are `other`"
+    )
+    recent_answers: int = Field(
+        256, ge=1, description="answers whose rounds are kept for `paceline trace`"
     )

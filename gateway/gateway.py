@@ -2,17 +2,21 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 from opentelemetry.sdk.trace import TracerProvider
 
 from gateway.admission import Admission
 from gateway.answers import Answers
 from gateway.config import GatewaySettings
+from gateway.metrics import GatewayMetrics
+from gateway.recent import RecentAnswers
 from gateway.rounds import RoundHub
 from gateway.servicer import GatewayServicer
 from gateway.sessions import Sessions
 from gateway.traces import Traces
 from gateway.verifiers import Verifiers
+from paceline.metrics.reader import Metrics
 from paceline.server import PUBLIC_MESSAGE_BYTES, Service
 from paceline.v1 import gateway_pb2, gateway_pb2_grpc
 
@@ -22,7 +26,9 @@ SERVICE_NAME: str = gateway_pb2.DESCRIPTOR.services_by_name["GatewayService"].fu
 class Gateway:
     """One gateway. `start`, then `wait_ready`; `drain` and `close` at the end."""
 
-    def __init__(self, settings: GatewaySettings, provider: TracerProvider) -> None:
+    def __init__(
+        self, settings: GatewaySettings, provider: TracerProvider, metrics: Metrics | None = None
+    ) -> None:
         self.service = Service(
             SERVICE_NAME,
             host=settings.host,
@@ -34,13 +40,20 @@ class Gateway:
         self.verifiers = Verifiers(settings.verifier)
         self._hub = RoundHub()
         self._admission = Admission(settings.max_requests)
-        traces = Traces(provider, every_round=settings.trace_rounds == "all")
+        recent = RecentAnswers(settings.recent_answers)
+        traces = Traces(
+            provider,
+            every_round=settings.trace_rounds == "all",
+            recent=recent,
+            metrics=self._count_into(metrics, settings.workloads) if metrics else None,
+        )
         servicer = GatewayServicer(
             Answers(self.verifiers, traces, self._hub),
             Sessions(settings.session_ttl_s, settings.max_sessions, time.monotonic),
             self.verifiers,
             self._hub,
             self._admission,
+            recent,
         )
         gateway_pb2_grpc.add_GatewayServiceServicer_to_server(  # type: ignore[no-untyped-call]
             servicer, self.service.server
@@ -48,6 +61,15 @@ class Gateway:
         self._following: asyncio.Task[None] | None = None
         # host:port, once it listens.
         self.address = ""
+
+    def _count_into(self, metrics: Metrics, workloads: Sequence[str]) -> GatewayMetrics:
+        return GatewayMetrics(
+            metrics,
+            workloads=workloads,
+            served=lambda: [model.name for model in self.verifiers.models()],
+            num_active=lambda: self._admission.num_running,
+            num_ready=lambda: sum(verifier.is_ready for verifier in self.verifiers.all),
+        )
 
     async def start(self) -> None:
         """Listens and looks for verifiers."""

@@ -11,6 +11,7 @@ import grpc
 from gateway.admission import Admission, draining_refusal
 from gateway.answers import Answers, Arrival
 from gateway.codec import (
+    answer_record_to_pb,
     defaults_from_pb,
     event_to_pb,
     model_to_pb,
@@ -19,6 +20,7 @@ from gateway.codec import (
     session_to_pb,
     turn_from_pb,
 )
+from gateway.recent import RecentAnswers
 from gateway.rounds import RoundHub
 from gateway.sessions import Defaults, Session, Sessions, add_turn
 from gateway.validation import opening_violations, request_violations, turn_violations
@@ -45,12 +47,14 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         verifiers: Verifiers,
         hub: RoundHub,
         admission: Admission,
+        recent: RecentAnswers,
     ) -> None:
         self._answers = answers
         self._sessions = sessions
         self._verifiers = verifiers
         self._hub = hub
         self._admission = admission
+        self._recent = recent
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
         async with refusals(context):
@@ -112,6 +116,13 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
                     await context.write(seen_to_pb(seen))
             if not request.id:
                 raise draining_refusal()
+
+    async def GetTrace(self, request: pb.GetTraceRequest, context: Context) -> pb.GetTraceResponse:
+        async with refusals(context):
+            record = self._recent.get(request.id)
+            if record is None:
+                raise Refusal(grpc.StatusCode.NOT_FOUND, "no such answer is remembered")
+            return answer_record_to_pb(record)
 
     def _open(self, message: pb.ChatRequest) -> Session:
         if message.WhichOneof("request") != "open":

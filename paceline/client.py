@@ -12,9 +12,24 @@ from typing import Any, Self
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from paceline.client_codec import event_from_pb, opening_to_pb, request_to_pb, session_from_pb
+from paceline.client_codec import (
+    answer_trace_from_pb,
+    event_from_pb,
+    opening_to_pb,
+    request_to_pb,
+    session_from_pb,
+)
 from paceline.codec import params_to_pb, round_from_pb
-from paceline.events import Event, Finished, Model, OpenChat, Request, Session, WatchedRound
+from paceline.events import (
+    AnswerTrace,
+    Event,
+    Finished,
+    Model,
+    OpenChat,
+    Request,
+    Session,
+    WatchedRound,
+)
 from paceline.params import SamplingParams
 from paceline.server import PUBLIC_MESSAGE_BYTES, Refusal, open_channel
 from paceline.v1 import drafter_pb2, gateway_pb2, gateway_pb2_grpc
@@ -106,6 +121,12 @@ class GatewayClient:
             )
             for model in response.models
         ]
+
+    async def get_trace(self, answer_id: str = "") -> AnswerTrace:
+        """What the gateway remembers of an answer; without an id, of the one that began last."""
+        with _client_errors(self.address):
+            response = await self._stub.GetTrace(gateway_pb2.GetTraceRequest(id=answer_id))
+        return answer_trace_from_pb(response)
 
     async def watch_rounds(self, request_id: str = "") -> AsyncGenerator[WatchedRound]:
         """Every round from now on; with an id of `Started`, of that request only."""

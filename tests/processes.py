@@ -16,12 +16,21 @@ import grpc
 from paceline.v1 import verifier_pb2, verifier_pb2_grpc
 
 START_TIMEOUT_S = 120
+# Their usual ports are for one stack a machine.
+METRICS_OFF = {
+    f"PACELINE_{service}_METRICS_PORT": "0" for service in ("GATEWAY", "VERIFIER", "DRAFTER")
+}
 
 
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def metrics_env() -> dict[str, str]:
+    """The environment that makes each service of one stack show its metrics on a free port."""
+    return {name: str(free_port()) for name in METRICS_OFF}
 
 
 class Process:
@@ -35,7 +44,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=os.environ | (env or {}),
+            env=os.environ | METRICS_OFF | (env or {}),
         )
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -104,6 +113,14 @@ class Stack:
             env=self.env,
         )
         self.drafter.address()
+
+    def measured(self) -> dict[str, int]:
+        """The metrics ports by service, of a stack that was opened with `metrics_env`."""
+        env = self.env or {}
+        return {
+            service.lower(): int(env[f"PACELINE_{service}_METRICS_PORT"])
+            for service in ("GATEWAY", "VERIFIER", "DRAFTER")
+        }
 
     def stop_drafter(self) -> None:
         if self.drafter is not None:

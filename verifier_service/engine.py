@@ -24,7 +24,7 @@ from verifier_service.config import VerifierSettings
 from verifier_service.links import DraftLinks, Update
 from verifier_service.mailbox import Block, Mailbox
 from verifier_service.pacing import StepTime
-from verifier_service.round import Outcome, StepFacts, play, report
+from verifier_service.round import Outcome, StepFacts, ignore_step, play, report
 from verifier_service.sequence import (
     Event,
     FailedEvent,
@@ -66,6 +66,8 @@ class Engine:
     send_updates: Callable[[dict[int, list[Update]]], None]
     num_steps: int = 0
     totals: SpeculationTotals = field(default_factory=SpeculationTotals)
+    # Called on the engine's thread after a step, its rounds counted.
+    on_step: Callable[[StepFacts, Sequence[Outcome]], None] = ignore_step
 
     def __post_init__(self) -> None:
         self._links = DraftLinks()
@@ -318,6 +320,7 @@ class Engine:
         )
         for outcome in outcomes:
             self._conclude(outcome, facts)
+        self.on_step(facts, outcomes)
 
     def _expire(self) -> None:
         now_ns = time.monotonic_ns()

@@ -19,6 +19,7 @@ COMMANDS = {
     "generate": "Ask for one answer and stream it, or for several with --n.",
     "chat": "Hold a conversation in the terminal.",
     "rounds": "Watch rounds as they happen.",
+    "trace": "Show the rounds of one answer as a tree.",
     "compare": "Measure plain against speculative decoding on a running gateway.",
     "certify": "Prove that a gateway's answers do not depend on speculation.",
     "doctor": "Check what this machine and model can promise, and how fast.",
