@@ -27,4 +27,5 @@ class DraftCounters:
         """Drafted tokens that are thrown away, at the mean time of a token."""
         if num_tokens > 0 and self.num_tokens:
             self.num_wasted += num_tokens
-            self.wasted_nanos += num_tokens * self.busy_nanos / self.num_tokens
+            wasted_nanos = self.wasted_nanos + num_tokens * self.busy_nanos / self.num_tokens
+            self.wasted_nanos = min(wasted_nanos, self.busy_nanos)

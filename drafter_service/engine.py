@@ -11,7 +11,6 @@ import time
 
 from opentelemetry.trace import SpanKind, Tracer
 
-from drafter_service.counters import DraftCounters
 from drafter_service.drafter import NO_LIMIT, Drafter
 from drafter_service.sequences import Deliver, Sequences, Stream, Tracked
 from drafter_service.updates import Block, Limits, Updates
@@ -37,8 +36,8 @@ class DraftEngine:
         self.max_sequences = max_sequences
         self.max_draft_tokens = max_draft_tokens
         self._tracer = tracer
-        self.counters = DraftCounters()
-        self._sequences = Sequences(drafter, max_sequences, self.counters)
+        self._sequences = Sequences(drafter, max_sequences)
+        self.counters = self._sequences.counters
         # None for the updates: the stream is gone. None altogether: stop.
         self._inbox: queue.SimpleQueue[tuple[Stream, Updates | None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="drafting", daemon=True)

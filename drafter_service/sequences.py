@@ -42,10 +42,10 @@ class Stream:
 class Sequences:
     """All streams' sequences, and the drafter's side of each kept in step."""
 
-    def __init__(self, drafter: Drafter, max_sequences: int, counters: DraftCounters) -> None:
+    def __init__(self, drafter: Drafter, max_sequences: int) -> None:
         self._drafter = drafter
         self._max_sequences = max_sequences
-        self._counters = counters
+        self.counters = DraftCounters()
         self.streams: dict[Stream, None] = {}
         self.count = 0
 
@@ -119,7 +119,7 @@ class Sequences:
             self._detach(stream, event.sequence)
             stream.lost.append(kept)
             return
-        self._counters.waste(length - kept)
+        self.counters.waste(length - kept)
         self._drafter.rollback(tracked.state, kept)
         if not tracked.state.num_drafted:
             tracked.drafting_nanos = 0
@@ -128,7 +128,7 @@ class Sequences:
         tracked = stream.sequences.pop(number, None)
         if tracked:
             self.count -= 1
-            self._counters.waste(tracked.state.num_drafted)
+            self.counters.waste(tracked.state.num_drafted)
             self._drafter.detach(tracked.state)
 
 

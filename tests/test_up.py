@@ -299,11 +299,24 @@ def started_services(environment: dict[str, str]) -> dict[str, tuple[int, list[s
     return {name: (pid, arguments) for name, pid, arguments in map(json.loads, lines)}
 
 
+def free_ports_in_a_row(count: int) -> int:
+    """The first of so many ports that nobody listens on."""
+    while True:
+        first = free_port()
+        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                probe = probes.enter_context(socket.socket())
+                probe.bind(("127.0.0.1", port))
+            return first
+
+
 async def test_up_prints_one_ready_line_and_down_ends_it(
     command: Callable[..., subprocess.Popen[str]], environment: dict[str, str]
 ):
     gateway, verifier, drafter = (str(free_port()) for _ in range(3))
     ports = ("--gateway-port", gateway, "--verifier-port", verifier, "--drafter-port", drafter)
+    scraped = free_ports_in_a_row(3)
+    ports += ("--metrics-port", str(scraped))
     up = command("up", *ports, "--model", "target", "--max-draft-tokens", "5")
     assert up.stdout is not None
     assert up.stdout.readline() == (
@@ -323,12 +336,19 @@ async def test_up_prints_one_ready_line_and_down_ends_it(
     assert up.wait(DEADLINE_S) == 0
     assert up.stdout.read() == ""
     assert {name: arguments for name, (_, arguments) in started_services(environment).items()} == {
-        "drafter": ["--port", drafter, "--drafter", "lookup", "--max-draft-tokens", "5"],
+        "drafter": [
+            *("--port", drafter, "--metrics-port", str(scraped + 1)),
+            *("--drafter", "lookup", "--max-draft-tokens", "5"),
+        ],
         "verifier": [
-            *("--port", verifier, "--model", "target", "--numerics", "exact"),
+            *("--port", verifier, "--metrics-port", str(scraped + 2)),
+            *("--model", "target", "--numerics", "exact"),
             *("--drafter", f"127.0.0.1:{drafter}", "--max-draft-tokens", "5"),
         ],
-        "gateway": ["--port", gateway, "--verifier", f"127.0.0.1:{verifier}"],
+        "gateway": [
+            *("--port", gateway, "--metrics-port", str(scraped)),
+            *("--verifier", f"127.0.0.1:{verifier}"),
+        ],
     }
 
 
@@ -336,7 +356,8 @@ async def test_up_prints_one_ready_line_and_down_ends_it(
 async def test_no_service_outlives_a_killed_up(
     command: Callable[..., subprocess.Popen[str]], environment: dict[str, str]
 ):
-    up = command("up", "--drafter", "none", "--gateway-port", "0", "--verifier-port", "0")
+    ports = ("--gateway-port", "0", "--verifier-port", "0", "--metrics-port", "0")
+    up = command("up", "--drafter", "none", *ports)
     assert up.stdout is not None
     assert up.stdout.readline().endswith(" drafter=none\n")
     pids = [pid for pid, _ in started_services(environment).values()]

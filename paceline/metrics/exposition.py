@@ -1,8 +1,9 @@
 """From the SDK's numbers to prometheus_client's families: names, buckets, exemplars, aliases.
 
-Pure. Knows no server and no service.
+Knows no server and no service.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,31 +19,44 @@ from prometheus_client.samples import Exemplar
 from paceline.metrics.instruments import Alias, Instrument, Kind
 
 Labels = Mapping[str, str]
+# The last exemplar of each bucket, by metric, labels and bucket. The SDK forgets them when it is
+# read, and more than one may read.
+Remembered = dict[tuple[str, tuple[tuple[str, str], ...], int], Exemplar]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Series:
     """One series of a histogram: cumulative counts by upper bound, and an exemplar per bucket."""
 
     bounds: Sequence[float]
-    counts: list[int]
+    counts: Sequence[int]
     sum: float
-    exemplars: list[Exemplar | None]
+    exemplars: Sequence[Exemplar | None]
 
-    def add(self, other: "Series") -> None:
-        self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
-        self.sum += other.sum
-        self.exemplars = [b or a for a, b in zip(self.exemplars, other.exemplars, strict=True)]
+    def plus(self, other: "Series") -> "Series":
+        pairs = zip(self.exemplars, other.exemplars, strict=True)
+        return Series(
+            self.bounds,
+            [a + b for a, b in zip(self.counts, other.counts, strict=True)],
+            self.sum + other.sum,
+            [b or a for a, b in pairs],
+        )
 
 
 def families(
-    data: MetricsData | None, instruments: Iterable[Instrument], aliases: Sequence[Alias]
+    data: MetricsData | None,
+    instruments: Iterable[Instrument],
+    aliases: Sequence[Alias],
+    remembered: Remembered,
 ) -> Iterator[Family]:
-    """A family per instrument with data, and one per alias of it."""
+    """A family per instrument with data, and one per alias of it. Updates `remembered`."""
     known = {instrument.name: instrument for instrument in instruments}
     for metric in _metrics(data):
         instrument = known[metric.name]
-        points = [(_labels(point), point) for point in metric.data.data_points]
+        points = [
+            (_labels(point), _value(point, metric.name, remembered))
+            for point in metric.data.data_points
+        ]
         own = tuple((name, name) for name in instrument.labels)
         yield _family(instrument, instrument.prometheus_name, points, own, {})
         for alias in aliases:
@@ -72,7 +86,7 @@ def _is_kept(alias: Alias, labels: Labels) -> bool:
 def _family(
     instrument: Instrument,
     name: str,
-    points: Iterable[tuple[Labels, object]],
+    points: Iterable[tuple[Labels, float | Series]],
     renamed: Sequence[tuple[str, str]],
     constant: Labels,
 ) -> Family:
@@ -85,14 +99,12 @@ def _family(
             theirs.replace(".", "_"): labels[ours] for ours, theirs in renamed if ours in labels
         }
         key = tuple({**kept, **constant}.items())
-        if isinstance(point, HistogramDataPoint):
-            series = _series(point)
-            if key in histograms:
-                histograms[key].add(series)
-            else:
-                histograms[key] = series
-        elif isinstance(point, NumberDataPoint):
-            numbers[key] = numbers.get(key, 0.0) + point.value
+        if not isinstance(point, Series):
+            numbers[key] = numbers.get(key, 0.0) + point
+        elif key in histograms:
+            histograms[key] = histograms[key].plus(point)
+        else:
+            histograms[key] = point
     suffix = "_total" if instrument.kind is Kind.COUNTER else ""
     for key, value in numbers.items():
         family.add_sample(family.name + suffix, dict(key), value)
@@ -101,23 +113,29 @@ def _family(
     return family
 
 
-def _series(point: HistogramDataPoint) -> Series:
+def _value(
+    point: NumberDataPoint | HistogramDataPoint | object, name: str, remembered: Remembered
+) -> float | Series:
+    if isinstance(point, NumberDataPoint):
+        return float(point.value)
+    assert isinstance(point, HistogramDataPoint), "no other kind is made"
     bounds = (*point.explicit_bounds, float("inf"))
-    counts, total = [], 0
-    for count in point.bucket_counts:
-        total += count
-        counts.append(total)
-    exemplars: list[Exemplar | None] = [None] * len(bounds)
+    series = (name, tuple(_labels(point).items()))
     for exemplar in sorted(point.exemplars, key=lambda e: e.time_unix_nano):
         if exemplar.trace_id is None or exemplar.span_id is None:
             continue
         bucket = next(i for i, bound in enumerate(bounds) if exemplar.value <= bound)
-        exemplars[bucket] = Exemplar(
+        remembered[(*series, bucket)] = Exemplar(
             {"trace_id": f"{exemplar.trace_id:032x}", "span_id": f"{exemplar.span_id:016x}"},
             float(exemplar.value),
             exemplar.time_unix_nano / 1e9,
         )
-    return Series(bounds, counts, float(point.sum), exemplars)
+    return Series(
+        bounds,
+        list(itertools.accumulate(point.bucket_counts)),
+        float(point.sum),
+        [remembered.get((*series, bucket)) for bucket in range(len(bounds))],
+    )
 
 
 def _add_histogram(family: Family, labels: dict[str, str], series: Series) -> None:

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client import Metric as Family
 from prometheus_client.registry import Collector
 
-from paceline.metrics.exposition import families
+from paceline.metrics.exposition import Remembered, families
 from paceline.metrics.instruments import Alias, Instrument, Kind
 
 Readings = Mapping[tuple[str, ...], float]
@@ -95,6 +95,8 @@ class _Collector(Collector):
         self._reader = reader
         self._instruments = instruments
         self._aliases = aliases
+        self._remembered: Remembered = {}
 
     def collect(self) -> Iterator[Family]:
-        return families(self._reader.read(), self._instruments, self._aliases)
+        data = self._reader.read()
+        return families(data, self._instruments, self._aliases, self._remembered)
