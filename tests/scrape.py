@@ -10,8 +10,8 @@ from prometheus_client.samples import Sample
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
 
 
-def page(port: int, accept: str = "text/plain") -> str:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Accept": accept})
+def page(port: int, accept: str = "text/plain", path: str = "/metrics") -> str:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Accept": accept})
     with urllib.request.urlopen(request, timeout=10) as response:
         return response.read().decode()
 

@@ -9,7 +9,7 @@ from rich.tree import Tree
 
 from paceline.cli import calls, flags, output
 from paceline.client import GatewayClient
-from paceline.events import AnswerTrace
+from paceline.events import AnswerTrace, Finished
 from paceline.rounds import PrefillReport, RoundReport
 
 
@@ -52,13 +52,17 @@ async def _show(gateway: str, request_id: str, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps(_as_dict(trace)))
     else:
-        output.console().print(tree(trace), soft_wrap=True)
+        output.console().print(tree(trace))
     return 0
 
 
 def tree(trace: AnswerTrace) -> Tree:
     """The whole answer, a branch per span."""
-    root = Tree(_headline(trace))
+    root = Tree(f"chat {trace.model}  {trace.id}  {_state(trace)}")
+    if trace.finished:
+        root.add(_summary(trace.finished))
+    if trace.trace_id:
+        root.add(f"trace {trace.trace_id}")
     if trace.prefill:
         root.add(f"queue {_ms(trace.prefill.queue_us)}")
         root.add(_prefill_line(trace.prefill))
@@ -78,21 +82,20 @@ def tree(trace: AnswerTrace) -> Tree:
     return root
 
 
-def _headline(trace: AnswerTrace) -> str:
-    parts = [f"chat {trace.model}".strip(), trace.id]
+def _state(trace: AnswerTrace) -> str:
     if trace.finished:
-        done, totals = trace.finished, trace.finished.totals
-        parts += [
-            f"{done.num_completion_tokens} tokens in {totals.num_rounds} rounds",
-            f"{_ms(done.duration_us)}, first token {_ms(done.time_to_first_token_us)}",
-            f"acceptance {totals.acceptance_rate:.2f}" if totals.num_tested else "nothing drafted",
-            done.finish_reason.label,
-        ]
-    else:
-        parts.append(trace.error_type or "running")
-    if trace.trace_id:
-        parts.append(f"trace {trace.trace_id}")
-    return "  ".join(parts)
+        return trace.finished.finish_reason.label
+    return trace.error_type or "running"
+
+
+def _summary(finished: Finished) -> str:
+    totals = finished.totals
+    acceptance = f"acceptance {totals.acceptance_rate:.2f}"
+    return (
+        f"{finished.num_completion_tokens} tokens in {totals.num_rounds} rounds, "
+        f"{_ms(finished.duration_us)}, first token {_ms(finished.time_to_first_token_us)}, "
+        f"{acceptance if totals.num_tested else 'nothing drafted'}"
+    )
 
 
 def _prefill_line(report: PrefillReport) -> str:

@@ -20,6 +20,9 @@ from paceline.settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 
+# What the end of a service waits for the page's, at most.
+_POLL_S = 0.1
+
 
 class Endpoint:
     """A process's metrics, and the server that shows them."""
@@ -29,7 +32,7 @@ class Endpoint:
         self.metrics = metrics
         self._server = _Server((host, port), metrics.registry)
         self._thread = threading.Thread(
-            target=self._server.serve_forever, name="metrics", daemon=True
+            target=self._server.serve_forever, args=(_POLL_S,), name="metrics", daemon=True
         )
         self._thread.start()
 
