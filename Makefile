@@ -11,7 +11,7 @@ INSTALLED := .venv/.installed
 PACKAGES := paceline drafter_service verifier_service gateway
 PROTOS := $(sort $(wildcard protos/paceline/v1/*.proto))
 
-.PHONY: help install demo test test-slow test-observability dashboards check bench-exact proto up down clean
+.PHONY: help install demo test test-slow test-observability dashboards check bench-exact bench-telemetry proto up down clean
 
 help: ## What there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -56,6 +56,9 @@ check: install ## Format, lint, types, generated code, import rules
 
 bench-exact: install ## What exact numerics cost and buy; the last line is JSON
 	@$(BIN)/python benchmarks/exact.py
+
+bench-telemetry: install ## What metrics and spans cost a round; the last line is JSON
+	@$(BIN)/python benchmarks/telemetry.py
 
 proto: install ## Generate paceline/v1 from protos/
 	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
