@@ -15,11 +15,25 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from paceline.access import Access
-from paceline.client_codec import event_from_pb, request_to_pb, session_from_pb
+from paceline.client_codec import (
+    answer_trace_from_pb,
+    event_from_pb,
+    request_to_pb,
+    session_from_pb,
+)
 from paceline.client_errors import Incomplete, Unreachable, client_errors
 from paceline.codec import round_from_pb
 from paceline.conversation import Conversation
-from paceline.events import Event, Finished, Model, OpenChat, Request, Session, WatchedRound
+from paceline.events import (
+    AnswerTrace,
+    Event,
+    Finished,
+    Model,
+    OpenChat,
+    Request,
+    Session,
+    WatchedRound,
+)
 from paceline.resume import ResumableAnswer
 from paceline.server import Refusal
 from paceline.v1 import gateway_pb2, gateway_pb2_grpc
@@ -158,6 +172,14 @@ class GatewayClient:
             )
             for model in response.models
         ]
+
+    async def get_trace(self, answer_id: str = "") -> AnswerTrace:
+        """What the gateway in use remembers of an answer; without an id, of the one that began
+        last."""
+        request = gateway_pb2.GetTraceRequest(id=answer_id)
+        with client_errors(self.address):
+            response = await self._stubs[self.address].GetTrace(request, metadata=self._metadata)
+        return answer_trace_from_pb(response)
 
     async def watch_rounds(self, request_id: str = "") -> AsyncGenerator[WatchedRound]:
         """Every round of the gateway in use, from now on; with an id of `Started`, of that request
