@@ -92,11 +92,12 @@ class GatewayClient:
         if request.n != 1:
             raise ValueError(f"one answer was expected, the request is for {request.n}")
         answer = ResumableAnswer(request, time.monotonic)
+        address = self.address
         failures, pause_s, give_up_at = 0, FIRST_PAUSE_S, 0.0
         while True:
             failed: Exception
             try:
-                async with contextlib.aclosing(self._events(answer.request())) as events:
+                async with contextlib.aclosing(self._events(answer.request(), address)) as events:
                     async for _, event in events:
                         if (taken := answer.take(event)) is not None:
                             failures, pause_s = 0, FIRST_PAUSE_S
@@ -116,7 +117,7 @@ class GatewayClient:
             tried_all = failures >= len(self._stubs)
             if tried_all if not answer.has_started else time.monotonic() >= give_up_at:
                 raise failed
-            self._move_on()
+            address = self._move_on(address)
             if tried_all:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LAST_PAUSE_S)
@@ -131,7 +132,7 @@ class GatewayClient:
                 async for event in single:
                     yield 0, event
             return
-        async with contextlib.aclosing(self._events(request)) as events:
+        async with contextlib.aclosing(self._events(request, self.address)) as events:
             async for indexed in events:
                 yield indexed
 
@@ -199,9 +200,8 @@ class GatewayClient:
         finally:
             call.cancel()
 
-    async def _events(self, request: Request) -> AsyncGenerator[tuple[int, Event]]:
-        """What the gateway in use sends. Raises Incomplete when it ends before all is said."""
-        address = self.address
+    async def _events(self, request: Request, address: str) -> AsyncGenerator[tuple[int, Event]]:
+        """What the gateway sends. Raises Incomplete when it ends before all is said."""
         call = self._stubs[address].Generate(request_to_pb(request), metadata=self._metadata)
         num_finished = 0
         try:
@@ -217,18 +217,24 @@ class GatewayClient:
 
     async def _anywhere(self, ask: Callable[[Any], Awaitable[T]]) -> T:
         """What the gateway in use answers, or else the next one that is there."""
+        address = self.address
         for _ in range(len(self._stubs) - 1):
             try:
-                with client_errors(self.address):
-                    return await ask(self._stubs[self.address])
+                with client_errors(address):
+                    return await ask(self._stubs[address])
             except Unreachable:
-                self._move_on()
-        with client_errors(self.address):
-            return await ask(self._stubs[self.address])
+                address = self._move_on(address)
+        with client_errors(address):
+            return await ask(self._stubs[address])
 
-    def _move_on(self) -> None:
+    def _move_on(self, address: str) -> str:
+        """The next one for a call that failed there; in use from here on, unless another call has
+        moved on already."""
         addresses = list(self._stubs)
-        self.address = addresses[(addresses.index(self.address) + 1) % len(addresses)]
+        after = addresses[(addresses.index(address) + 1) % len(addresses)]
+        if self.address == address:
+            self.address = after
+        return after
 
 
 async def is_serving(address: str, service: str, timeout_s: float) -> bool:
