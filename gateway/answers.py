@@ -164,12 +164,13 @@ class Answers:
         )
         answer_text = AnswerText(text.detokeniser(), request.stop, stop_ids(request, model))
         # What the caller has of the answer, it has the text of as well.
-        if any(token_id >= model.vocab_size for token_id in request.generated_token_ids):
+        had = request.generated_token_ids
+        if any(token_id >= model.vocab_size for token_id in had):
             raise FieldError("generated_token_ids", "a token id is outside the vocabulary")
-        before = await asyncio.to_thread(answer_text.push, request.generated_token_ids)
-        if before.num_tokens < len(request.generated_token_ids):
+        before = await asyncio.to_thread(answer_text.push, had) if had else answer_text.push(())
+        if before.num_tokens < len(had):
             raise FieldError("generated_token_ids", "go on after the answer's stop string")
-        tally = Tally(len(prompt), request.generated_token_ids)
+        tally = Tally(len(prompt), had)
         reason, stop = FinishReason.UNSPECIFIED, before.stop
         if stop:
             # All that the caller missed is the end.
