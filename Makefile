@@ -11,11 +11,11 @@ INSTALLED := .venv/.installed
 PACKAGES := paceline drafter_service verifier_service gateway
 PROTOS := $(sort $(wildcard protos/paceline/v1/*.proto))
 
-.PHONY: help install demo test test-slow test-faults check bench-exact bench-engine bench-drafters sim-pacing \
-	bench-pacing proto up down clean
+.PHONY: help install demo test test-slow test-faults test-observability dashboards check \
+	bench-exact bench-engine bench-drafters bench-telemetry sim-pacing bench-pacing proto up down clean
 
 help: ## What there is to make
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
 install: $(INSTALLED) ## The virtual environment in .venv, with the embedded model
 
@@ -35,10 +35,22 @@ test: install ## The default test suite: CPU, no network
 	$(BIN)/python -m pytest
 
 test-slow: install ## What takes longer than the default suite allows
-	$(BIN)/python -m pytest -m 'slow and not gpu and not faults'
+	$(BIN)/python -m pytest -m 'slow and not gpu and not faults and not observability'
 
 test-faults: install ## Kill, freeze, restart and overload real processes; minutes
 	$(BIN)/python -m pytest -m 'faults and not gpu' -s
+
+test-observability: install ## A real Prometheus against the real services (installs Debian's)
+	@command -v prometheus promtool >/dev/null || { \
+	  echo "== installing Debian's prometheus"; \
+	  as_root=$$(test "$$(id -u)" = 0 || echo sudo); \
+	  $$as_root apt-get update -qq && \
+	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive $$as_root apt-get install -y -qq --no-install-recommends prometheus; }
+	$(BIN)/python -m pytest -m observability
+
+dashboards: install ## Generate the Grafana dashboard and docs/metrics.md
+	$(BIN)/python deploy/observability/generate.py
+	$(BIN)/python deploy/observability/metrics_table.py > docs/metrics.md
 
 check: install ## Format, lint, types, generated code, import rules
 	$(BIN)/ruff format --check .
@@ -60,6 +72,9 @@ bench-engine: install ## The engine against transformers, batches, prefixes; the
 
 bench-drafters: install ## Which draft tokens pay, on recorded answers; the last line is JSON
 	@PYTHONPATH="$(CURDIR)" $(BIN)/python benchmarks/drafters.py
+
+bench-telemetry: install ## What metrics and spans cost a round; the last line is JSON
+	@$(BIN)/python benchmarks/telemetry.py
 
 proto: install ## Generate paceline/v1 from protos/
 	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)

@@ -22,7 +22,7 @@ trap 'exit 143' TERM
 
 echo "== starting gateway, verifier and drafter (the first start converts the model: about 20 s)"
 : >"$run_dir/ready"
-paceline up --run-dir "$run_dir" --gateway-port 0 --verifier-port 0 --drafter-port 0 \
+paceline up --run-dir "$run_dir" --gateway-port 0 --verifier-port 0 --drafter-port 0 --metrics-port 0 \
   >"$run_dir/ready" &
 up=$!
 until grep -q '^READY ' "$run_dir/ready"; do

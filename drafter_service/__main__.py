@@ -7,8 +7,11 @@ import os
 from drafter_service.config import DrafterSettings
 from drafter_service.drafters import open_drafter
 from drafter_service.engine import DraftEngine
+from drafter_service.metrics import observe
 from drafter_service.servicer import SERVICE_NAME, DrafterServicer
 from paceline import telemetry
+from paceline.metrics import instruments
+from paceline.metrics.endpoint import open_endpoint
 from paceline.server import (
     INTERNAL_MESSAGE_BYTES,
     Service,
@@ -28,6 +31,9 @@ async def serve(settings: DrafterSettings) -> None:
         max_draft_tokens=settings.max_draft_tokens,
         tracer=tracer,
     )
+    endpoint = open_endpoint(settings, instruments.DRAFTER)
+    if endpoint:
+        observe(endpoint.metrics, engine)
     engine.start()
     service = Service(
         SERVICE_NAME,
@@ -49,7 +55,9 @@ async def serve(settings: DrafterSettings) -> None:
         await service.serve_until_signal(servicer.drain)
     finally:
         await asyncio.to_thread(engine.stop)
-        await asyncio.to_thread(provider.shutdown)
+        if endpoint:
+            endpoint.close()
+        telemetry.shut_down(provider)
 
 
 def main() -> None:

@@ -14,6 +14,9 @@ class DrafterSettings(ServiceSettings):
     env_prefix: ClassVar[str] = "PACELINE_DRAFTER_"
 
     port: int = Field(7001, ge=0, le=65535, description="port to listen on; 0 picks a free one")
+    metrics_port: int = Field(
+        9101, ge=0, le=65535, description="port of /metrics, for Prometheus; 0 is off"
+    )
     drafter: Literal["lookup", "model", "random"] = Field(
         "lookup", description="lookup, model, or random (for load tests)"
     )

@@ -9,12 +9,13 @@ import queue
 import threading
 import time
 
-from opentelemetry.trace import Tracer
+from opentelemetry.trace import SpanKind, Tracer
 
 from drafter_service.drafter import NO_LIMIT, Drafter
 from drafter_service.sequences import Deliver, Sequences, Stream, Tracked
 from drafter_service.updates import Block, Limits, Updates
 from paceline import telemetry
+from paceline.round_sampler import is_regular
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class DraftEngine:
         self.max_draft_tokens = max_draft_tokens
         self._tracer = tracer
         self._sequences = Sequences(drafter, max_sequences)
+        self.counters = self._sequences.counters
         # None for the updates: the stream is gone. None altogether: stop.
         self._inbox: queue.SimpleQueue[tuple[Stream, Updates | None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="drafting", daemon=True)
@@ -113,6 +115,7 @@ class DraftEngine:
         started_unix_nanos, start = time.time_ns(), time.perf_counter_ns()
         proposals = self.drafter.extend([tracked.state for tracked in wanting])
         nanos = time.perf_counter_ns() - start
+        self.counters.step(nanos, [len(ids or ()) for ids in proposals])
         for tracked, token_ids in zip(wanting, proposals, strict=True):
             if not tracked.drafting_nanos:
                 tracked.started_unix_nanos = started_unix_nanos
@@ -146,6 +149,9 @@ class DraftEngine:
         # A block that is sent again under a new epoch took no time.
         if not (self._tracer and tracked.span and tracked.drafting_nanos):
             return
+        # Which rounds will be odd is not known yet.
+        if not (telemetry.wants_every_round(tracked.span) or is_regular(block.round)):
+            return
         telemetry.record_span(
             self._tracer,
             telemetry.SPAN_DRAFT,
@@ -156,4 +162,5 @@ class DraftEngine:
                 telemetry.DRAFT_TOKENS: len(block.token_ids),
                 telemetry.DRAFT_SOURCE: block.source.name.lower(),
             },
+            kind=SpanKind.SERVER,
         )

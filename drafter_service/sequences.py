@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from opentelemetry.trace import SpanContext
 
+from drafter_service.counters import DraftCounters
 from drafter_service.drafter import Drafter, NoRoomError
 from drafter_service.state import DraftState, open_state
 from drafter_service.updates import Attach, Block, Commit, Limits, Lost, LostReason, Updates
@@ -44,6 +45,7 @@ class Sequences:
     def __init__(self, drafter: Drafter, max_sequences: int) -> None:
         self._drafter = drafter
         self._max_sequences = max_sequences
+        self.counters = DraftCounters()
         self.streams: dict[Stream, None] = {}
         self.count = 0
 
@@ -111,11 +113,13 @@ class Sequences:
             # told again under the new epoch, it cannot take the news for stale.
             _lose(stream, event, LostReason.OUT_OF_STEP)
             return
+        length = len(tracked.state.token_ids)
         kept = tracked.state.commit(event)
         if isinstance(kept, Lost):
             self._detach(stream, event.sequence)
             stream.lost.append(kept)
             return
+        self.counters.waste(length - kept)
         self._drafter.rollback(tracked.state, kept)
         if not tracked.state.num_drafted:
             tracked.drafting_nanos = 0
@@ -124,6 +128,7 @@ class Sequences:
         tracked = stream.sequences.pop(number, None)
         if tracked:
             self.count -= 1
+            self.counters.waste(tracked.state.num_drafted)
             self._drafter.detach(tracked.state)
 
 

@@ -6,6 +6,8 @@ import logging
 from gateway.config import GatewaySettings
 from gateway.gateway import Gateway
 from paceline import telemetry
+from paceline.metrics import aliases, instruments
+from paceline.metrics.endpoint import open_endpoint
 from paceline.server import refuse_exposure, run, set_up_logging
 
 log = logging.getLogger("gateway")
@@ -14,7 +16,8 @@ log = logging.getLogger("gateway")
 async def serve(settings: GatewaySettings) -> None:
     """Serves until SIGTERM or SIGINT, then drains."""
     provider = telemetry.set_up("paceline-gateway")
-    gateway = Gateway(settings, provider)
+    endpoint = open_endpoint(settings, instruments.GATEWAY, aliases.GATEWAY)
+    gateway = Gateway(settings, provider, endpoint.metrics if endpoint else None)
     await gateway.start()
 
     async def announce() -> None:
@@ -32,7 +35,9 @@ async def serve(settings: GatewaySettings) -> None:
     finally:
         announcing.cancel()
         await gateway.close()
-        provider.shutdown()
+        if endpoint:
+            endpoint.close()
+        telemetry.shut_down(provider)
 
 
 def main() -> None:

@@ -99,6 +99,7 @@ class Answers:
             answer_id=answer_id,
             model=self._verifiers.traced_model(request.model),
             session_id=arrival.session_id,
+            tenant=arrival.tenant.name,
             parent=arrival.parent,
             start_unix_nanos=arrival.unix_nanos,
         )

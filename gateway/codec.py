@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from gateway.recent import AnswerRecord
 from gateway.rounds import SeenRound
 from gateway.sequences import ServedModel
 from gateway.sessions import Defaults, Session
@@ -168,4 +169,18 @@ def seen_to_pb(seen: SeenRound) -> pb.WatchRoundsResponse:
         workload=seen.workload,
         round=round_to_pb(seen.round),
         num_missed=seen.num_missed,
+    )
+
+
+def answer_record_to_pb(record: AnswerRecord) -> pb.GetTraceResponse:
+    return pb.GetTraceResponse(
+        id=record.id,
+        model=record.model,
+        workload=record.workload,
+        trace_id=record.trace_id,
+        start_unix_nanos=record.start_unix_nanos,
+        prefill=prefill_to_pb(record.prefill) if record.prefill else None,
+        rounds=map(round_to_pb, record.rounds),
+        finished=_finished_to_pb(record.finished) if record.finished else None,
+        error_type=record.error_type,
     )

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 
 from gateway.addresses import split
 from paceline.keys import load_keys
+from paceline.metrics.labels import WORKLOADS
 from paceline.settings import DiallingSettings
 
 HTTP_PORT = 8000
@@ -28,6 +29,9 @@ class GatewaySettings(DiallingSettings):
         le=65535,
         description="port of the HTTP door; 0 picks a free one; unset: 8000, or a free one "
         "when port is 0",
+    )
+    metrics_port: int = Field(
+        9100, ge=0, le=65535, description="port of /metrics, for Prometheus; 0 is off"
     )
     verifier: list[str] = Field(
         ["127.0.0.1:7002"],
@@ -76,6 +80,12 @@ class GatewaySettings(DiallingSettings):
     )
     trace_rounds: Literal["all", "sampled"] = Field(
         "all", description="rounds that get a span: all, or the first 8, every 16th and odd ones"
+    )
+    workloads: list[str] = Field(
+        list(WORKLOADS), description="workload labels that metrics tell apart; others are `other`"
+    )
+    recent_answers: int = Field(
+        256, ge=1, description="answers whose rounds are kept for `paceline trace`"
     )
 
     @field_validator("api_keys")

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 
 from opentelemetry.sdk.trace import TracerProvider
 
@@ -13,16 +14,19 @@ from gateway.door import Door
 from gateway.failover import Failover
 from gateway.http.answering import Completions
 from gateway.http.app import http_app
-from gateway.http.routes import api_routes, health_routes
+from gateway.http.routes import api_routes, health_routes, metrics_routes
 from gateway.http.server import HttpServer
 from gateway.keys import Keys
 from gateway.memory_sessions import MemorySessions
+from gateway.metrics import GatewayMetrics
+from gateway.recent import RecentAnswers
 from gateway.redis_sessions import RedisSessions
 from gateway.rounds import RoundHub
 from gateway.servicer import GatewayServicer
 from gateway.sessions import Sessions
 from gateway.traces import Traces
 from gateway.verifiers import Verifiers
+from paceline.metrics.reader import Metrics
 from paceline.server import PUBLIC_MESSAGE_BYTES, Service
 from paceline.v1 import gateway_pb2, gateway_pb2_grpc
 
@@ -34,7 +38,9 @@ SERVICE_NAME: str = gateway_pb2.DESCRIPTOR.services_by_name["GatewayService"].fu
 class Gateway:
     """One gateway. `start`, then `wait_ready`; `drain` and `close` at the end."""
 
-    def __init__(self, settings: GatewaySettings, provider: TracerProvider) -> None:
+    def __init__(
+        self, settings: GatewaySettings, provider: TracerProvider, metrics: Metrics | None = None
+    ) -> None:
         self.service = Service(
             SERVICE_NAME,
             host=settings.host,
@@ -56,13 +62,15 @@ class Gateway:
         )
         self._sessions = _sessions(settings)
         keys = Keys(settings.api_keys)
-        answers = Answers(
-            self.verifiers,
-            Failover(self.verifiers, settings.failover_wait_s),
-            Traces(provider, every_round=settings.trace_rounds == "all"),
-            self._hub,
+        recent = RecentAnswers(settings.recent_answers)
+        traces = Traces(
+            provider,
+            every_round=settings.trace_rounds == "all",
+            recent=recent,
+            metrics=self._count_into(metrics, settings.workloads) if metrics else None,
         )
-        door = Door(answers, self._admission)
+        failover = Failover(self.verifiers, settings.failover_wait_s)
+        door = Door(Answers(self.verifiers, failover, traces, self._hub), self._admission)
         servicer = GatewayServicer(
             door,
             self._sessions,
@@ -70,17 +78,28 @@ class Gateway:
             self._hub,
             self._admission,
             keys,
+            recent,
             drop_old_turns=settings.history == "drop-oldest",
         )
         gateway_pb2_grpc.add_GatewayServiceServicer_to_server(  # type: ignore[no-untyped-call]
             servicer, self.service.server
         )
         self._settings = settings
-        self._http = self._http_server(door, keys) if settings.http_host else None
+        self._http = self._http_server(door, keys, metrics) if settings.http_host else None
         self._following: asyncio.Task[None] | None = None
         # host:port, once it listens.
         self.address = ""
         self.http_address = ""
+
+    def _count_into(self, metrics: Metrics, workloads: Sequence[str]) -> GatewayMetrics:
+        return GatewayMetrics(
+            metrics,
+            workloads=workloads,
+            served=lambda: [model.name for model in self.verifiers.models()],
+            num_active=lambda: self._admission.num_running,
+            num_queued=lambda: self._admission.num_queued,
+            num_ready=lambda: sum(verifier.is_ready for verifier in self.verifiers.all),
+        )
 
     async def start(self) -> None:
         """Listens and looks for verifiers."""
@@ -113,11 +132,19 @@ class Gateway:
         await self.verifiers.close()
         await self._sessions.disconnect()
 
-    def _http_server(self, door: Door, keys: Keys) -> HttpServer:
-        api = api_routes(Completions(door, self.verifiers), self.verifiers, keys)
-        app = http_app([api, health_routes(self.is_ready)])
+    def _http_server(self, door: Door, keys: Keys, metrics: Metrics | None) -> HttpServer:
+        routers = [
+            api_routes(Completions(door, self.verifiers), self.verifiers, keys),
+            health_routes(self.is_ready),
+            *([metrics_routes(metrics, keys)] if metrics else []),
+        ]
         settings = self._settings
-        return HttpServer(app, settings.http_host, settings.wanted_http_port, tls=settings.port_tls)
+        return HttpServer(
+            http_app(routers),
+            settings.http_host,
+            settings.wanted_http_port,
+            tls=settings.port_tls,
+        )
 
     async def _start_http(self, http: HttpServer) -> str:
         """Empty when the port that nobody asked for is taken: another gateway runs here."""

@@ -1,24 +1,16 @@
-"""Rounds as they pass: what a cut leaves of one, which get a span, and who watches them.
+"""Rounds as they pass: what a cut leaves of one, and who watches them.
 
 Knows no spans and no messages.
 """
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from paceline.rounds import PlainReason, RoundReport
+from paceline.rounds import RoundReport
 
-FIRST_ROUNDS = 8
-EVERY_ROUNDS = 16
-STREAK_ROUNDS = 4
-SLOW_WINDOW = 64
-SLOW_MIN_ROUNDS = 20
-SLOW_QUANTILE = 0.95
 WATCH_QUEUE = 256
-FALLBACKS = (PlainReason.NO_DRAFTER, PlainReason.NO_DRAFT, PlainReason.BUDGET)
 
 
 def cut_round(report: RoundReport, num_tokens: int) -> RoundReport:
@@ -34,43 +26,6 @@ def cut_round(report: RoundReport, num_tokens: int) -> RoundReport:
         num_tested=min(report.num_tested, num_tokens),
         num_accepted=min(report.num_accepted, num_tokens),
     )
-
-
-class RoundSampler:
-    """Picks the rounds of one answer that get a span when not all do.
-
-    The first 8, every 16th, and the odd ones: the drafter fell out, nothing was accepted after a
-    streak of acceptance, or slower than 95 % of the last rounds.
-    """
-
-    def __init__(self) -> None:
-        self._streak = 0
-        self._had_block = False
-        self._recent_us: deque[int] = deque(maxlen=SLOW_WINDOW)
-
-    def picks(self, report: RoundReport) -> bool:
-        """Whether this round gets a span. Called once for every round, in order."""
-        duration_us = report.wait_us + report.verify_us
-        odd = (
-            (self._had_block and report.plain_reason in FALLBACKS)
-            or (
-                self._streak >= STREAK_ROUNDS
-                and report.num_drafted > 0
-                and report.num_accepted == 0
-            )
-            or self._is_slow(duration_us)
-        )
-        self._had_block = report.num_drafted > 0
-        if report.num_drafted:
-            self._streak = self._streak + 1 if report.num_accepted else 0
-        self._recent_us.append(duration_us)
-        return odd or report.round <= FIRST_ROUNDS or report.round % EVERY_ROUNDS == 0
-
-    def _is_slow(self, duration_us: int) -> bool:
-        if len(self._recent_us) < SLOW_MIN_ROUNDS:
-            return False
-        ordered = sorted(self._recent_us)
-        return duration_us > ordered[int(SLOW_QUANTILE * (len(ordered) - 1))]
 
 
 @dataclass(frozen=True, slots=True)

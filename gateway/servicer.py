@@ -11,6 +11,7 @@ import grpc
 from gateway.admission import Admission, draining_refusal
 from gateway.answers import Arrival
 from gateway.codec import (
+    answer_record_to_pb,
     defaults_from_pb,
     event_to_pb,
     model_to_pb,
@@ -21,6 +22,7 @@ from gateway.codec import (
 )
 from gateway.door import Door
 from gateway.keys import Keys, Tenant
+from gateway.recent import RecentAnswers
 from gateway.rounds import RoundHub
 from gateway.sessions import Defaults, Session, Sessions, add_turn, not_found, refuse_if_full
 from gateway.validation import opening_violations, turn_violations
@@ -48,6 +50,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         hub: RoundHub,
         admission: Admission,
         keys: Keys,
+        recent: RecentAnswers,
         *,
         drop_old_turns: bool,
     ) -> None:
@@ -59,6 +62,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         self._admission = admission
         self._keys = keys
         self._drop_old_turns = drop_old_turns
+        self._recent = recent
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
         async with refusals(context):
@@ -127,6 +131,14 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
                     await context.write(seen_to_pb(seen))
             if not request.id:
                 raise draining_refusal()
+
+    async def GetTrace(self, request: pb.GetTraceRequest, context: Context) -> pb.GetTraceResponse:
+        async with refusals(context):
+            tenant = self._tenant(context)
+            record = self._recent.get(request.id, None if tenant.is_operator else tenant.name)
+            if record is None:
+                raise Refusal(grpc.StatusCode.NOT_FOUND, "no such answer is remembered")
+            return answer_record_to_pb(record)
 
     async def _open(self, message: pb.ChatRequest, tenant: Tenant) -> Session:
         if message.WhichOneof("request") != "open":

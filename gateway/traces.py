@@ -1,20 +1,24 @@
-"""The trace of one answer: `chat {model}` and, below it, queue, prefill and every round.
+"""What is told of one answer: its spans, its numbers in the metrics, its rounds for later.
 
-Rounds become spans from the verifier's reports, with ids that verifier and drafter derive for
-themselves. Without an exporter nothing is made. No text is ever recorded.
+`chat {model}` and, below it, queue, prefill and every round. Rounds become spans from the
+verifier's reports, with ids that verifier and drafter derive for themselves. Without an exporter no
+span is made. No text is ever recorded.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
-from gateway.rounds import RoundSampler
+from gateway.metrics import AnswerMeter, GatewayMetrics
+from gateway.recent import AnswerRecord, RecentAnswers
 from gateway.sequences import Seam
 from paceline import telemetry
 from paceline.events import Finished, Request
+from paceline.round_sampler import RoundSampler
 from paceline.rounds import PlainReason, PrefillReport, RoundReport
 
 MAX_INT = 2**63 - 1
@@ -23,10 +27,19 @@ MAX_INT = 2**63 - 1
 class Traces:
     """Begins the traces of this gateway's answers."""
 
-    def __init__(self, provider: TracerProvider, *, every_round: bool) -> None:
+    def __init__(
+        self,
+        provider: TracerProvider,
+        *,
+        every_round: bool,
+        recent: RecentAnswers,
+        metrics: GatewayMetrics | None = None,
+    ) -> None:
         self._provider = provider
         self._tracer = provider.get_tracer("gateway")
         self._every_round = every_round
+        self._recent = recent
+        self._metrics = metrics
 
     def begin(
         self,
@@ -35,48 +48,63 @@ class Traces:
         answer_id: str,
         model: str,
         session_id: str,
+        tenant: str,
         parent: SpanContext | None,
         start_unix_nanos: int,
     ) -> "AnswerTrace":
         """`parent` is the caller's span, if it sent one."""
         span = None
         if telemetry.exports(self._provider):
-            context = trace.set_span_in_context(
-                trace.NonRecordingSpan(parent) if parent else trace.INVALID_SPAN
-            )
             span = self._tracer.start_span(
                 f"{telemetry.SPAN_CHAT} {model}".strip(),
-                context=context,
+                context=trace.set_span_in_context(
+                    trace.NonRecordingSpan(parent) if parent else trace.INVALID_SPAN
+                ),
                 kind=SpanKind.SERVER,
                 attributes=_request_attributes(request, answer_id, model, session_id),
                 start_time=start_unix_nanos,
             )
-        return AnswerTrace(self._tracer, span, parent, every_round=self._every_round)
+        # A caller's trace goes on behind a gateway that records nothing itself.
+        context = span.get_span_context() if span is not None else parent
+        if context is not None:
+            context = telemetry.with_detail(context, every_round=self._every_round)
+        record = AnswerRecord(answer_id, model, request.workload, _trace_id(context))
+        record.start_unix_nanos = start_unix_nanos
+        record.tenant = tenant
+        self._recent.begin(record)
+        meter = None
+        if self._metrics:
+            exemplar = trace.set_span_in_context(span) if span and span.is_recording() else None
+            meter = self._metrics.begin(request, model, start_unix_nanos, exemplar)
+        sampler = None if self._every_round else RoundSampler()
+        return AnswerTrace(self._tracer, span, context, sampler, meter, self._recent, record)
 
 
 class AnswerTrace:
-    """One answer's spans. Held as a value, never as the current context."""
+    """One answer's spans and numbers. Held as a value, never as the current context."""
 
     def __init__(
         self,
         tracer: trace.Tracer,
         span: Span | None,
-        parent: SpanContext | None,
-        *,
-        every_round: bool,
+        context: SpanContext | None,
+        sampler: RoundSampler | None,
+        meter: AnswerMeter | None,
+        recent: RecentAnswers,
+        record: AnswerRecord,
     ) -> None:
         self._tracer = tracer
         self._span = span if span is not None and span.is_recording() else None
-        # A caller's trace goes on behind a gateway that records nothing itself.
-        self.context = span.get_span_context() if span is not None else parent
-        self._sampler = None if every_round else RoundSampler()
+        self.context = context
+        self._sampler = sampler
+        self._meter = meter
+        self._recent = recent
+        self._answer = record
 
     @property
     def trace_id(self) -> str:
         """Hex; empty when the request is not traced."""
-        if self.context is None or not telemetry.is_sampled(self.context):
-            return ""
-        return f"{self.context.trace_id:032x}"
+        return self._answer.trace_id
 
     def headers(self) -> tuple[str, str]:
         """(traceparent, tracestate) for whoever works on this answer."""
@@ -87,6 +115,10 @@ class AnswerTrace:
             self._span.set_attribute(telemetry.GEN_AI_REQUEST_SEED, seed)
 
     def record_prefill(self, report: PrefillReport) -> None:
+        # The one of a verifier that went on is work done twice.
+        self._answer.prefill = self._answer.prefill or report
+        if self._meter:
+            self._meter.record_prefill(report)
         queued = report.start_unix_nanos + report.queue_us * 1000
         done = queued + report.prefill_us * 1000
         self._record(telemetry.SPAN_QUEUE, report.start_unix_nanos, queued, {})
@@ -101,6 +133,9 @@ class AnswerTrace:
         )
 
     def record_round(self, report: RoundReport) -> None:
+        self._recent.add_round(self._answer, report)
+        if self._meter:
+            self._meter.record_round(report)
         if self._span is None or self.context is None:
             return
         if self._sampler is not None and not self._sampler.picks(report):
@@ -111,10 +146,14 @@ class AnswerTrace:
             report.start_unix_nanos + (report.wait_us + report.verify_us) * 1000,
             _round_attributes(report),
             span_id=telemetry.round_span_id(self.context.span_id, report.round),
+            # With the verifier's and drafter's server spans, the edge of a service graph.
+            kind=SpanKind.CLIENT,
         )
 
     def record_seam(self, seam: Seam) -> None:
         """The answer goes on at another verifier: an event of the `chat` span."""
+        if self._meter:
+            self._meter.go_on(seam.cause)
         if self._span:
             self._span.add_event(
                 telemetry.EVENT_FAILOVER,
@@ -126,11 +165,18 @@ class AnswerTrace:
 
     def finish(self, model: str, finished: Finished) -> None:
         """What the whole answer came to."""
+        # A stop string is the client's text.
+        self._answer.finished = replace(finished, stop="", digest=b"")
+        if self._meter:
+            self._meter.finish(finished)
         if self._span:
             self._span.set_attributes(_finish_attributes(model, finished))
 
     def end(self, error_type: str) -> None:
         """Ends the `chat` span; an empty `error_type` is success."""
+        self._answer.error_type = error_type
+        if self._meter:
+            self._meter.end(error_type)
         if self._span is None:
             return
         if error_type:
@@ -145,6 +191,7 @@ class AnswerTrace:
         end_unix_nanos: int,
         attributes: Mapping[str, AttributeValue],
         span_id: int | None = None,
+        kind: SpanKind = SpanKind.INTERNAL,
     ) -> None:
         if self._span and self.context:
             telemetry.record_span(
@@ -155,7 +202,14 @@ class AnswerTrace:
                 end_unix_nanos,
                 attributes,
                 span_id=span_id,
+                kind=kind,
             )
+
+
+def _trace_id(context: SpanContext | None) -> str:
+    if context is None or not telemetry.is_sampled(context):
+        return ""
+    return f"{context.trace_id:032x}"
 
 
 def _request_attributes(

@@ -15,11 +15,25 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from paceline.access import Access
-from paceline.client_codec import event_from_pb, request_to_pb, session_from_pb
+from paceline.client_codec import (
+    answer_trace_from_pb,
+    event_from_pb,
+    request_to_pb,
+    session_from_pb,
+)
 from paceline.client_errors import Incomplete, Unreachable, client_errors
 from paceline.codec import round_from_pb
 from paceline.conversation import Conversation
-from paceline.events import Event, Finished, Model, OpenChat, Request, Session, WatchedRound
+from paceline.events import (
+    AnswerTrace,
+    Event,
+    Finished,
+    Model,
+    OpenChat,
+    Request,
+    Session,
+    WatchedRound,
+)
 from paceline.resume import ResumableAnswer
 from paceline.server import Refusal
 from paceline.v1 import gateway_pb2, gateway_pb2_grpc
@@ -78,11 +92,12 @@ class GatewayClient:
         if request.n != 1:
             raise ValueError(f"one answer was expected, the request is for {request.n}")
         answer = ResumableAnswer(request, time.monotonic)
+        address = self.address
         failures, pause_s, give_up_at = 0, FIRST_PAUSE_S, 0.0
         while True:
             failed: Exception
             try:
-                async with contextlib.aclosing(self._events(answer.request())) as events:
+                async with contextlib.aclosing(self._events(answer.request(), address)) as events:
                     async for _, event in events:
                         if (taken := answer.take(event)) is not None:
                             failures, pause_s = 0, FIRST_PAUSE_S
@@ -102,7 +117,7 @@ class GatewayClient:
             tried_all = failures >= len(self._stubs)
             if tried_all if not answer.has_started else time.monotonic() >= give_up_at:
                 raise failed
-            self._move_on()
+            address = self._move_on(address)
             if tried_all:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LAST_PAUSE_S)
@@ -117,7 +132,7 @@ class GatewayClient:
                 async for event in single:
                     yield 0, event
             return
-        async with contextlib.aclosing(self._events(request)) as events:
+        async with contextlib.aclosing(self._events(request, self.address)) as events:
             async for indexed in events:
                 yield indexed
 
@@ -159,6 +174,14 @@ class GatewayClient:
             for model in response.models
         ]
 
+    async def get_trace(self, answer_id: str = "") -> AnswerTrace:
+        """What the gateway in use remembers of an answer; without an id, of the one that began
+        last."""
+        request = gateway_pb2.GetTraceRequest(id=answer_id)
+        with client_errors(self.address):
+            response = await self._stubs[self.address].GetTrace(request, metadata=self._metadata)
+        return answer_trace_from_pb(response)
+
     async def watch_rounds(self, request_id: str = "") -> AsyncGenerator[WatchedRound]:
         """Every round of the gateway in use, from now on; with an id of `Started`, of that request
         only."""
@@ -177,9 +200,8 @@ class GatewayClient:
         finally:
             call.cancel()
 
-    async def _events(self, request: Request) -> AsyncGenerator[tuple[int, Event]]:
-        """What the gateway in use sends. Raises Incomplete when it ends before all is said."""
-        address = self.address
+    async def _events(self, request: Request, address: str) -> AsyncGenerator[tuple[int, Event]]:
+        """What the gateway sends. Raises Incomplete when it ends before all is said."""
         call = self._stubs[address].Generate(request_to_pb(request), metadata=self._metadata)
         num_finished = 0
         try:
@@ -195,18 +217,24 @@ class GatewayClient:
 
     async def _anywhere(self, ask: Callable[[Any], Awaitable[T]]) -> T:
         """What the gateway in use answers, or else the next one that is there."""
+        address = self.address
         for _ in range(len(self._stubs) - 1):
             try:
-                with client_errors(self.address):
-                    return await ask(self._stubs[self.address])
+                with client_errors(address):
+                    return await ask(self._stubs[address])
             except Unreachable:
-                self._move_on()
-        with client_errors(self.address):
-            return await ask(self._stubs[self.address])
+                address = self._move_on(address)
+        with client_errors(address):
+            return await ask(self._stubs[address])
 
-    def _move_on(self) -> None:
+    def _move_on(self, address: str) -> str:
+        """The next one for a call that failed there; in use from here on, unless another call has
+        moved on already."""
         addresses = list(self._stubs)
-        self.address = addresses[(addresses.index(self.address) + 1) % len(addresses)]
+        after = addresses[(addresses.index(address) + 1) % len(addresses)]
+        if self.address == address:
+            self.address = after
+        return after
 
 
 async def is_serving(address: str, service: str, timeout_s: float) -> bool:

@@ -10,6 +10,7 @@ from paceline.codec import (
     totals_from_pb,
 )
 from paceline.events import (
+    AnswerTrace,
     ChatMessage,
     Delta,
     DraftPolicy,
@@ -125,4 +126,18 @@ def opening_to_pb(opening: OpenChat) -> gateway_pb2.OpenChat:
         stop=opening.stop,
         draft=_policy_to_pb(opening.draft),
         workload=opening.workload,
+    )
+
+
+def answer_trace_from_pb(message: gateway_pb2.GetTraceResponse) -> AnswerTrace:
+    return AnswerTrace(
+        id=message.id,
+        model=message.model,
+        workload=message.workload,
+        trace_id=message.trace_id,
+        start_unix_nanos=message.start_unix_nanos,
+        prefill=prefill_from_pb(message.prefill) if message.HasField("prefill") else None,
+        rounds=[round_from_pb(report) for report in message.rounds],
+        finished=_finished_from_pb(message.finished) if message.HasField("finished") else None,
+        error_type=message.error_type,
     )

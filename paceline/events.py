@@ -143,3 +143,19 @@ class WatchedRound:
     workload: str
     round: RoundReport
     num_missed: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerTrace:
+    """What a gateway remembers of an answer. `finished` is None while it runs and when it failed;
+    it names neither stop string nor digest."""
+
+    id: str
+    model: str
+    workload: str
+    trace_id: str
+    start_unix_nanos: int
+    prefill: PrefillReport | None
+    rounds: Sequence[RoundReport]
+    finished: Finished | None
+    error_type: str

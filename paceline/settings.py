@@ -40,6 +40,12 @@ class ServiceSettings(BaseSettings):
         "", description="PEM: callers need a certificate of this CA, with a role that may call"
     )
     reflection: bool = Field(True, description="serve gRPC reflection")
+    metrics_port: int = Field(
+        0, ge=0, le=65535, description="port of /metrics, for Prometheus; 0 is off"
+    )
+    metrics_host: str = Field(
+        "127.0.0.1", description="address of /metrics; other than loopback needs --insecure"
+    )
     drain_s: float = Field(10.0, ge=0, description="seconds that running answers get on SIGTERM")
     log_level: str = Field("info", description="debug, info, warning or error")
     config: str | None = Field(None, description="YAML file with any of these settings")

@@ -10,17 +10,20 @@ import contextlib
 import contextvars
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
+from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags, TraceState
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from opentelemetry.util.types import AttributeValue
+from opentelemetry.util.types import Attributes, AttributeValue
 
 from paceline import __version__
 
@@ -31,6 +34,8 @@ SPAN_PREFILL = "paceline.prefill"
 SPAN_ROUND = "paceline.round"
 SPAN_DRAFT = "paceline.draft"
 SPAN_VERIFY = "paceline.verify"
+# One forward of the target model: a trace of its own that links to every round in it.
+SPAN_VERIFY_BATCH = "paceline.verify.batch"
 
 # Attributes of semantic-conventions-genai v0.1.0.
 GEN_AI_OPERATION_NAME = "gen_ai.operation.name"
@@ -81,6 +86,12 @@ FAILOVER_TOKENS = "paceline.failover.tokens"
 
 PROVIDER = "paceline"
 
+# Our entry in a tracestate: which rounds get spans. None stands for all of them.
+_STATE_KEY = "paceline"
+_STATE_SAMPLED = "rounds:sampled"
+# A service's exit waits so long for its last spans.
+EXIT_S = 2.0
+
 _propagator = TraceContextTextMapPropagator()
 _next_span_id: contextvars.ContextVar[int | None] = contextvars.ContextVar("span_id", default=None)
 
@@ -92,8 +103,33 @@ class _DerivableIds(RandomIdGenerator):
         return _next_span_id.get() or super().generate_span_id()
 
 
+class _LinkSampler(Sampler):
+    """A root span is sampled when one of its links is; for all others another sampler decides."""
+
+    def __init__(self, others: Sampler) -> None:
+        self._others = others
+
+    def should_sample(
+        self,
+        parent_context: Context | None,
+        trace_id: int,
+        name: str,
+        kind: SpanKind | None = None,
+        attributes: Attributes = None,
+        links: Sequence[Link] | None = None,
+        trace_state: TraceState | None = None,
+    ) -> SamplingResult:
+        decides = ALWAYS_ON if links and any(is_sampled(k.context) for k in links) else self._others
+        return decides.should_sample(
+            parent_context, trace_id, name, kind, attributes, links, trace_state
+        )
+
+    def get_description(self) -> str:
+        return f"LinkSampler{{{self._others.get_description()}}}"
+
+
 def set_up(service_name: str) -> TracerProvider:
-    """A tracer provider for the process. The caller shuts it down.
+    """A tracer provider for the process. The caller ends it with `shut_down`.
 
     Exports over OTLP/gRPC when OTEL_EXPORTER_OTLP_ENDPOINT (or its traces variant) is set and
     OTEL_SDK_DISABLED is not true; sampling is OTEL_TRACES_SAMPLER's.
@@ -109,11 +145,20 @@ def set_up(service_name: str) -> TracerProvider:
     provider = TracerProvider(
         resource=resource, id_generator=_DerivableIds(), shutdown_on_exit=False
     )
+    provider.sampler = _LinkSampler(provider.sampler)
     if os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get(
         "OTEL_EXPORTER_OTLP_ENDPOINT"
     ):
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider
+
+
+def shut_down(provider: TracerProvider, timeout_s: float = EXIT_S) -> None:
+    """Sends what is left, for as long as the timeout: a collector that hangs delays no exit."""
+    # A daemon: the process ends whether or not the thread does.
+    thread = threading.Thread(target=provider.shutdown, name="last spans", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
 
 
 def exports(provider: TracerProvider) -> bool:
@@ -154,6 +199,25 @@ def round_context(parent: SpanContext, round_number: int) -> SpanContext:
     )
 
 
+def with_detail(context: SpanContext, *, every_round: bool) -> SpanContext:
+    """The context that tells the other services which rounds get spans."""
+    state = context.trace_state
+    if every_round:
+        state = state.delete(_STATE_KEY) if _STATE_KEY in state else state
+    elif _STATE_KEY in state:
+        state = state.update(_STATE_KEY, _STATE_SAMPLED)
+    else:
+        state = state.add(_STATE_KEY, _STATE_SAMPLED)
+    return SpanContext(
+        context.trace_id, context.span_id, context.is_remote, context.trace_flags, state
+    )
+
+
+def wants_every_round(context: SpanContext) -> bool:
+    """Whether all rounds of the request get spans, or those that a RoundSampler picks."""
+    return context.trace_state.get(_STATE_KEY) != _STATE_SAMPLED
+
+
 def is_sampled(context: SpanContext | None) -> bool:
     return context is not None and bool(context.trace_flags & TraceFlags.SAMPLED)
 
@@ -170,18 +234,29 @@ def _given_span_id(span_id: int | None) -> Iterator[None]:
 def record_span(
     tracer: trace.Tracer,
     name: str,
-    parent: SpanContext,
+    parent: SpanContext | None,
     start_unix_nanos: int,
     end_unix_nanos: int,
     attributes: Mapping[str, AttributeValue],
     *,
     kind: SpanKind = SpanKind.INTERNAL,
     span_id: int | None = None,
+    links: Sequence[SpanContext] = (),
 ) -> None:
-    """A finished span with explicit parent and times; `span_id` when it is a derived one."""
-    context = trace.set_span_in_context(trace.NonRecordingSpan(parent))
+    """A finished span with explicit parent and times; `span_id` when it is a derived one.
+
+    Without a parent it begins a trace of its own.
+    """
+    context = trace.set_span_in_context(
+        trace.NonRecordingSpan(parent) if parent else trace.INVALID_SPAN
+    )
     with _given_span_id(span_id):
         span = tracer.start_span(
-            name, context=context, kind=kind, attributes=attributes, start_time=start_unix_nanos
+            name,
+            context=context,
+            kind=kind,
+            attributes=attributes,
+            links=[Link(linked) for linked in links],
+            start_time=start_unix_nanos,
         )
     span.end(max(end_unix_nanos, start_unix_nanos))

@@ -58,6 +58,7 @@ async def ask(
     speculation: Speculation = Speculation.AUTO,
     draft_tokens: int = 0,
     stop: Sequence[str] = (),
+    workload: str = "",
     on_delta=None,
 ) -> Answer:
     answer = Answer()
@@ -66,6 +67,7 @@ async def ask(
         params=params,
         seed=seed,
         stop=stop,
+        workload=workload,
         draft=DraftPolicy(speculation, draft_tokens),
     )
     async for event in client.generate(request):

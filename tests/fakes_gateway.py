@@ -39,6 +39,7 @@ class FakeGateway(gateway_pb2_grpc.GatewayServiceServicer):
         self.released.set()
         self.cancelled = threading.Event()
         self.watched: list[gateway_pb2.WatchRoundsResponse] = []
+        self.trace = gateway_pb2.GetTraceResponse()
 
     def Generate(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         self.requests.append(request)
@@ -90,6 +91,11 @@ class FakeGateway(gateway_pb2_grpc.GatewayServiceServicer):
     def WatchRounds(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         self.requests.append(request)
         yield from self.watched
+
+    def GetTrace(self, request: Any, context: grpc.ServicerContext) -> Any:
+        self.requests.append(request)
+        self._refuse(context)
+        return self.trace
 
     def _refuse(self, context: grpc.ServicerContext) -> None:
         if self.refusal is None or self.refusals_left == 0:

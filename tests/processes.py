@@ -19,12 +19,22 @@ from paceline.v1 import verifier_pb2, verifier_pb2_grpc
 START_TIMEOUT_S = 120
 # The package under test, and beside it the services that exist for tests alone.
 _PATH = os.pathsep.join((str(Path(__file__).parents[1]), str(Path(__file__).parent)))
+# Their usual ports are for one stack a machine.
+METRICS_OFF = {
+    f"PACELINE_{service}_METRICS_PORT": "0" for service in ("GATEWAY", "VERIFIER", "DRAFTER")
+}
+_ANY_HTTP_PORT = {"PACELINE_GATEWAY_HTTP_PORT": "0"}
 
 
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def metrics_env() -> dict[str, str]:
+    """The environment that makes each service of one stack show its metrics on a free port."""
+    return {name: str(free_port()) for name in METRICS_OFF}
 
 
 class Process:
@@ -38,7 +48,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=os.environ | {"PYTHONPATH": _PATH} | (env or {}),
+            env=os.environ | METRICS_OFF | _ANY_HTTP_PORT | {"PYTHONPATH": _PATH} | (env or {}),
         )
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -135,6 +145,14 @@ class Stack:
             env=self.env,
         )
         self.drafter.address()
+
+    def measured(self) -> dict[str, int]:
+        """The metrics ports by service, of a stack that was opened with `metrics_env`."""
+        env = self.env or {}
+        return {
+            service.lower(): int(env[f"PACELINE_{service}_METRICS_PORT"])
+            for service in ("GATEWAY", "VERIFIER", "DRAFTER")
+        }
 
     def stop_drafter(self) -> None:
         if self.drafter is not None:

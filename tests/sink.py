@@ -20,6 +20,8 @@ class Span:
     start: int
     end: int
     attributes: dict[str, object] = field(hash=False)
+    # (trace id, span id) of each.
+    links: tuple[tuple[str, str], ...] = ()
 
 
 class Sink(pb_grpc.TraceServiceServicer):
@@ -41,6 +43,7 @@ class Sink(pb_grpc.TraceServiceServicer):
                             start=span.start_time_unix_nano,
                             end=span.end_time_unix_nano,
                             attributes=_values(span.attributes),
+                            links=tuple((k.trace_id.hex(), k.span_id.hex()) for k in span.links),
                         )
                     )
         return pb.ExportTraceServiceResponse()

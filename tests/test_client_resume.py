@@ -71,6 +71,22 @@ async def test_an_answer_goes_on_at_another_gateway(pause_before: int):
     assert fake.opens[1].seed == fake.opens[0].seed == events[0].seed
 
 
+async def test_calls_at_the_same_time_move_on_once():
+    async with (
+        two_gateways() as (_, gateways),
+        GatewayClient(*(g.address for g in gateways)) as client,
+    ):
+        await gateways[0].drain()
+
+        async def ask() -> list[Event]:
+            return [event async for event in client.generate(Request("a"))]
+
+        async with asyncio.timeout(DEADLINE_S):
+            answers = await asyncio.gather(*(ask() for _ in range(4)))
+        assert client.address == gateways[1].address
+    assert [tokens_of(events) for events in answers] == [IDS] * 4
+
+
 async def test_the_first_gateway_that_is_there_answers():
     async with (
         two_gateways() as (_, gateways),

@@ -21,9 +21,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from gateway.rounds import WATCH_QUEUE, RoundHub, RoundSampler, cut_round
+from gateway.rounds import WATCH_QUEUE, RoundHub, cut_round
 from paceline import telemetry
 from paceline.params import Violation
+from paceline.round_sampler import RoundSampler
 from paceline.rounds import PlainReason, RoundReport, SpeculationTotals
 from paceline.server import Refusal
 from paceline.v1 import gateway_pb2 as pb

@@ -9,10 +9,16 @@ import pytest
 from certificates import Certificates
 from fakes import DEADLINE_S
 from http_door import HELLO, http_of, open_door
+from starlette.types import ASGIApp
 from test_http_wire import CHAT, COMPLETIONS, error_of
 from test_security_keys import add, bearer
 
+from gateway.http.app import http_app
+from gateway.http.routes import metrics_routes
+from gateway.keys import Keys
 from paceline.keys import new_key
+from paceline.metrics import instruments
+from paceline.metrics.reader import Metrics
 from paceline.server import Refusal
 from paceline.tls import TlsFiles
 from paceline.v1 import gateway_pb2 as pb
@@ -84,6 +90,28 @@ async def test_a_tenant_over_its_rate_is_told_when_to_come_again(file: Path):
     at_grpc = Refusal.from_rpc_error(refused.value)
     assert at_grpc.code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert at_grpc.retry_after_s == pytest.approx(used, abs=2)
+
+
+async def test_the_page_of_metrics_is_for_operators(file: Path):
+    keys = {"operator": add(file, "boss", "--operator"), "one": add(file, "one")}
+    metrics = Metrics(instruments.GATEWAY)
+    metrics.observe(instruments.REQUESTS_QUEUED, lambda: 5)
+    guarded, open_to_all = (
+        http_app([metrics_routes(metrics, Keys(path))]) for path in (str(file), "")
+    )
+
+    async def page(app: ASGIApp, **headers: str) -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            return await http.get("/metrics", headers=headers)
+
+    assert (await page(guarded)).status_code == 401
+    assert (await page(guarded, **dict(bearer(keys["one"])))).status_code == 403
+    seen = await page(guarded, **dict(bearer(keys["operator"])))
+    assert seen.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "paceline_requests_queued 5.0" in seen.text
+    assert (await page(open_to_all, accept="application/openmetrics-text")).text.endswith("# EOF\n")
+    metrics.close()
 
 
 async def test_over_tls_a_certificate_with_another_role_is_refused(tmp_path: Path):

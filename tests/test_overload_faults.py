@@ -34,13 +34,13 @@ class PacedVerifier(FakeVerifier):
         self.num_running = 0
         self.most_running = 0
 
-    async def _answer(self, told, context) -> str:
+    async def _answer(self, opening, told, context) -> str:
         self.num_running += 1
         self.most_running = max(self.most_running, self.num_running)
         try:
             spread = 0.75 + 0.5 * (len(self.opens) * 0.618 % 1)
             await asyncio.sleep(NUM_ROUNDS * ROUND_S * spread)
-            return await super()._answer(told, context)
+            return await super()._answer(opening, told, context)
         finally:
             self.num_running -= 1
 

@@ -152,6 +152,7 @@ async def test_every_method_of_the_door_asks_for_the_key(file: Path):
                 "ListModels": stub.ListModels(pb.ListModelsRequest(), metadata=metadata),
                 "GetSession": stub.GetSession(pb.GetSessionRequest(), metadata=metadata),
                 "CloseSession": stub.CloseSession(pb.CloseSessionRequest(), metadata=metadata),
+                "GetTrace": stub.GetTrace(pb.GetTraceRequest(id="a"), metadata=metadata),
                 "WatchRounds": stub.WatchRounds(pb.WatchRoundsRequest(), metadata=metadata).read(),
                 "WatchRounds of one": stub.WatchRounds(
                     pb.WatchRoundsRequest(id="a"), metadata=metadata
@@ -168,11 +169,41 @@ async def test_every_method_of_the_door_asks_for_the_key(file: Path):
         "ListModels": grpc.StatusCode.OK,
         "GetSession": grpc.StatusCode.NOT_FOUND,
         "CloseSession": grpc.StatusCode.NOT_FOUND,
+        "GetTrace": grpc.StatusCode.NOT_FOUND,
         "WatchRounds": grpc.StatusCode.PERMISSION_DENIED,
         "WatchRounds of one": grpc.StatusCode.NOT_FOUND,
     }
     # Of all these calls one was an answer, for the key's tenant.
     assert [opening.tenant for opening in fake.opens] == ["one"]
+
+
+async def test_the_rounds_of_an_answer_belong_to_its_tenant(file: Path):
+    keys = {
+        "one": bearer(add(file, "one")),
+        "two": bearer(add(file, "two")),
+        "operator": bearer(add(file, "boss", "--operator")),
+    }
+    async with gateway_with(FakeVerifier([ids_of("a")]), api_keys=str(file)) as stub:
+
+        async def ask(name: str) -> str:
+            call = stub.Generate(pb.GenerateRequest(text="a"), metadata=keys[name])
+            answer_id = (await call.read()).started.id
+            while await call.read() is not grpc.aio.EOF:
+                pass
+            return answer_id
+
+        async def trace(name: str, answer_id: str = "") -> str:
+            wanted = pb.GetTraceRequest(id=answer_id)
+            return (await stub.GetTrace(wanted, metadata=keys[name])).id
+
+        first, last = await ask("one"), await ask("two")
+        assert await trace("one") == await trace("one", first) == first
+        assert await trace("operator", first) == first
+        assert await trace("operator") == await trace("two") == last
+        wanted = pb.GetTraceRequest(id=first)
+        assert await code_of(stub.GetTrace(wanted, metadata=keys["two"])) == (
+            grpc.StatusCode.NOT_FOUND
+        )
 
 
 async def test_a_session_belongs_to_its_tenant(file: Path):

@@ -299,12 +299,25 @@ def started_services(environment: dict[str, str]) -> dict[str, tuple[int, list[s
     return {name: (pid, arguments) for name, pid, arguments in map(json.loads, lines)}
 
 
+def free_ports_in_a_row(count: int) -> int:
+    """The first of so many ports that nobody listens on."""
+    while True:
+        first = free_port()
+        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                probe = probes.enter_context(socket.socket())
+                probe.bind(("127.0.0.1", port))
+            return first
+
+
 async def test_up_prints_one_ready_line_and_down_ends_it(
     command: Callable[..., subprocess.Popen[str]], environment: dict[str, str]
 ):
     gateway, http, verifier, drafter = (str(free_port()) for _ in range(4))
     ports = ("--gateway-port", gateway, "--verifier-port", verifier, "--drafter-port", drafter)
-    up = command("up", *ports, "--http-port", http, "--model", "target", "--max-draft-tokens", "5")
+    scraped = free_ports_in_a_row(3)
+    ports += ("--metrics-port", str(scraped), "--http-port", http)
+    up = command("up", *ports, "--model", "target", "--max-draft-tokens", "5")
     assert up.stdout is not None
     assert up.stdout.readline() == (
         f"READY gateway=127.0.0.1:{gateway} http=http://127.0.0.1:{http} "
@@ -323,13 +336,17 @@ async def test_up_prints_one_ready_line_and_down_ends_it(
     assert up.wait(DEADLINE_S) == 0
     assert up.stdout.read() == ""
     assert {name: arguments for name, (_, arguments) in started_services(environment).items()} == {
-        "drafter": ["--port", drafter, "--drafter", "lookup", "--max-draft-tokens", "5"],
+        "drafter": [
+            *("--port", drafter, "--metrics-port", str(scraped + 1)),
+            *("--drafter", "lookup", "--max-draft-tokens", "5"),
+        ],
         "verifier": [
-            *("--port", verifier, "--model", "target", "--numerics", "exact"),
+            *("--port", verifier, "--metrics-port", str(scraped + 2)),
+            *("--model", "target", "--numerics", "exact"),
             *("--drafter", f"127.0.0.1:{drafter}", "--max-draft-tokens", "5"),
         ],
         "gateway": [
-            *("--port", gateway, "--http-port", http),
+            *("--port", gateway, "--metrics-port", str(scraped), "--http-port", http),
             *("--verifier", f"127.0.0.1:{verifier}"),
         ],
     }
@@ -339,7 +356,8 @@ async def test_up_prints_one_ready_line_and_down_ends_it(
 async def test_no_service_outlives_a_killed_up(
     command: Callable[..., subprocess.Popen[str]], environment: dict[str, str]
 ):
-    up = command("up", "--drafter", "none", "--gateway-port", "0", "--verifier-port", "0")
+    ports = ("--gateway-port", "0", "--verifier-port", "0", "--metrics-port", "0")
+    up = command("up", "--drafter", "none", *ports)
     assert up.stdout is not None
     assert up.stdout.readline().endswith(" drafter=none\n")
     pids = [pid for pid, _ in started_services(environment).values()]
@@ -359,7 +377,11 @@ def test_a_port_in_use_is_named_before_anything_starts(
         taken.listen()
         port = str(taken.getsockname()[1])
         done = CliRunner().invoke(
-            main.app, ["up", "--verifier-port", port, "--run-dir", str(tmp_path / "run")]
+            main.app,
+            [
+                *("up", "--verifier-port", port, "--run-dir", str(tmp_path / "run")),
+                *("--gateway-port", "0", "--metrics-port", "0"),
+            ],
         )
     assert done.exit_code == 1
     assert f"cannot listen on 127.0.0.1:{port}" in done.stderr

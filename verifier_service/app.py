@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from paceline import telemetry
+from paceline.metrics import aliases, instruments
+from paceline.metrics.endpoint import open_endpoint
 from paceline.model.load import LoadError, load_model, tokenizer_files
 from paceline.model.numerics import NotExact
 from paceline.server import INTERNAL_MESSAGE_BYTES, Service, refuse_exposure, run
@@ -16,8 +18,10 @@ from verifier_service.config import VerifierSettings
 from verifier_service.drafters import DrafterPool
 from verifier_service.engine import AHEAD, Engine
 from verifier_service.links import Update
+from verifier_service.metrics import VerifierMetrics
 from verifier_service.sequence import Event, Sink
 from verifier_service.servicer import VerifierServicer
+from verifier_service.spans import StepWatcher
 
 log = logging.getLogger(__name__)
 
@@ -71,9 +75,15 @@ async def _serve(settings: VerifierSettings) -> None:
         loop.call_soon_threadsafe(pool.dispatch, updates)
 
     engine = Engine(model, settings, deliver, send_updates)
+    endpoint = open_endpoint(settings, instruments.VERIFIER, aliases.VERIFIER)
     pool = DrafterPool(
         settings.drafter, model, engine, AHEAD * settings.max_draft_tokens, tls=settings.peer_tls
     )
+    watcher = StepWatcher(loop, provider)
+    if endpoint:
+        watcher.metrics = VerifierMetrics(endpoint.metrics, engine, pool)
+    if watcher.is_needed:
+        engine.on_step = watcher.watch
     servicer = VerifierServicer(
         engine,
         pool,
@@ -95,7 +105,9 @@ async def _serve(settings: VerifierSettings) -> None:
     await service.serve_until_signal(drained)
     await asyncio.to_thread(engine.stop)
     await pool.close()
-    await asyncio.to_thread(provider.shutdown)
+    if endpoint:
+        endpoint.close()
+    telemetry.shut_down(provider)
 
 
 def _hand_out(events: list[tuple[Sink, Event]]) -> None:

@@ -18,6 +18,9 @@ class VerifierSettings(DiallingSettings):
     env_prefix: ClassVar[str] = "PACELINE_VERIFIER_"
 
     port: int = Field(7002, ge=0, le=65535, description="port to listen on; 0 picks a free one")
+    metrics_port: int = Field(
+        9102, ge=0, le=65535, description="port of /metrics, for Prometheus; 0 is off"
+    )
     model: str = Field(
         "embedded", description="embedded, a folder of safetensors, a .gguf file or a hub id"
     )

@@ -26,7 +26,7 @@ from verifier_service.links import DraftLinks, Update
 from verifier_service.mailbox import Block, Draft, Mailbox
 from verifier_service.pacer import Pacer
 from verifier_service.pacing import RoundCost
-from verifier_service.round import Outcome, StepFacts, play, report
+from verifier_service.round import Outcome, StepFacts, ignore_step, play, report
 from verifier_service.sequence import (
     Event,
     FailedEvent,
@@ -82,6 +82,8 @@ class Engine:
     forward_us: float = 0.0
     totals: SpeculationTotals = field(default_factory=SpeculationTotals)
     tenants: Tenants = field(default_factory=Tenants)
+    # Called on the engine's thread after a step, its rounds counted.
+    on_step: Callable[[StepFacts, Sequence[Outcome]], None] = ignore_step
 
     def __post_init__(self) -> None:
         self._links = DraftLinks()
@@ -374,6 +376,7 @@ class Engine:
         for outcome in outcomes:
             self._learn(outcome, step, time_us)
             self._conclude(outcome, facts)
+        self.on_step(facts, outcomes)
 
     def _take_turns(self) -> Step:
         return take_turns(self._running, self._pacer, self.settings, time.monotonic_ns())

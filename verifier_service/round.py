@@ -53,6 +53,10 @@ class StepFacts:
     num_rows: int
 
 
+def ignore_step(step: StepFacts, outcomes: Sequence[Outcome]) -> None:
+    """Nobody listens."""
+
+
 def play(turn: Turn, logits: Tensor, chooser: Chooser, eos_token_ids: frozenset[int]) -> Outcome:
     """Choose this round's tokens and keep what a stop leaves of them.
 

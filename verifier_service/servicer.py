@@ -19,7 +19,6 @@ from paceline.codec import (
 from paceline.limits import label_violations, prompt_violations, timeout_violations
 from paceline.model.engine import LanguageModel
 from paceline.params import Speculation, Violation, violations
-from paceline.rounds import RoundReport
 from paceline.server import Refusal, refusals
 from paceline.v1 import tokens_pb2, verifier_pb2_grpc
 from paceline.v1 import verifier_pb2 as pb
@@ -34,6 +33,7 @@ from verifier_service.sequence import (
     TokensEvent,
     VerifierSequence,
 )
+from verifier_service.spans import VerifySpans
 
 _OPEN_DEADLINE_S = 10.0
 _TOKENIZER_PIECE = 1 << 20
@@ -65,8 +65,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
         self._settings = settings
         self._tokenizer_files = tokenizer_files
         self._is_draining = is_draining
-        self._tracer = provider.get_tracer("verifier_service")
-        self._traces = telemetry.exports(provider)
+        self._spans = VerifySpans(provider)
         self.num_live = 0
 
     @property
@@ -85,6 +84,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
             self.num_live += 1
             try:
                 request = self._request(await _first_message(events))
+                spans = self._spans.of(request.trace)
                 try:
                     sequence = self._engine.submit(request, events.put_nowait)
                 except QueueFull as error:
@@ -98,7 +98,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
                     elif isinstance(event, FailedEvent):
                         raise Refusal(_CODES[event.kind], event.message)
                     elif isinstance(event, TokensEvent):
-                        self._record(request, event.round)
+                        spans.record(event.round)
                         yield _tokens_to_pb(event)
                     else:
                         yield _final_to_pb(event, request)
@@ -160,26 +160,6 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
             workload=message.workload,
             tenant=message.tenant,
             num_rounds=message.num_rounds,
-        )
-
-    def _record(self, request: Request, report: RoundReport) -> None:
-        parent = request.trace
-        if parent is None or not (self._traces and telemetry.is_sampled(parent)):
-            return
-        start = report.start_unix_nanos + report.wait_us * 1000
-        telemetry.record_span(
-            self._tracer,
-            telemetry.SPAN_VERIFY,
-            telemetry.round_context(parent, report.round),
-            start,
-            start + report.verify_us * 1000,
-            {
-                telemetry.ROUND_INDEX: report.round,
-                telemetry.ROUND_DRAFTED: report.num_drafted,
-                telemetry.ROUND_ACCEPTED: report.num_accepted,
-                telemetry.BATCH_SEQUENCES: report.batch_sequences,
-                telemetry.BATCH_ROWS: report.batch_rows,
-            },
         )
 
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:

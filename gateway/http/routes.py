@@ -1,5 +1,6 @@
 """The routes of the HTTP door."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -16,6 +17,8 @@ from gateway.http.requests import chat_request, completion_request
 from gateway.keys import Keys
 from gateway.sequences import ServedModel
 from gateway.verifiers import Verifiers
+from paceline.metrics.endpoint import render
+from paceline.metrics.reader import Metrics
 from paceline.server import Refusal
 
 Caller = Annotated[Arrival, Depends(arrival_of)]
@@ -58,6 +61,21 @@ def health_routes(is_ready: Callable[[], bool]) -> APIRouter:
         if is_ready():
             return JSONResponse({"status": "ok"})
         return JSONResponse({"status": "not ready"}, 503)
+
+    return router
+
+
+def metrics_routes(metrics: Metrics, keys: Keys) -> APIRouter:
+    """The page for Prometheus, as on its own port; for operators if there are keys."""
+    router = APIRouter(route_class=routes_for_callers(keys), include_in_schema=False)
+
+    @router.get("/metrics")
+    async def get_metrics(request: Request, caller: Caller) -> Response:
+        if not caller.tenant.is_operator:
+            raise Refusal(grpc.StatusCode.PERMISSION_DENIED, "this key is no operator's")
+        accept = request.headers.get("accept", "")
+        body, kind = await asyncio.to_thread(render, metrics.registry, accept)
+        return Response(body, headers={"Content-Type": kind})
 
     return router
 

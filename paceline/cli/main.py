@@ -21,6 +21,7 @@ COMMANDS = {
     "rounds": "Watch rounds as they happen.",
     "bench": "Measure what speculation is worth on a workload, and report it.",
     "top": "Show the running answers and what speculation gains them.",
+    "trace": "Show the rounds of one answer as a tree.",
     "compare": "Measure plain against speculative decoding on a running gateway.",
     "certify": "Prove that a gateway's answers do not depend on speculation.",
     "doctor": "Check what this machine and model can promise, and how fast.",

@@ -6,6 +6,7 @@ Results go to stdout, everything about them to stderr. Without a terminal there 
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 
 from rich.console import Console
 from rich.table import Table
@@ -95,6 +96,16 @@ def origin(report: RoundReport) -> str:
     if report.plain_reason is PlainReason.UNSPECIFIED:
         return "plain"
     return f"plain: {report.plain_reason.name.lower().replace('_', ' ')}"
+
+
+def round_fields(report: RoundReport) -> dict[str, object]:
+    """A round as JSON: counters without `num_`, enums by name."""
+    fields: dict[str, object] = {
+        name.removeprefix("num_"): value for name, value in asdict(report).items()
+    }
+    fields["source"] = report.source.name.lower()
+    fields["plain_reason"] = report.plain_reason.name.lower()
+    return fields
 
 
 def rounds_table(reports: Sequence[RoundReport]) -> Table:

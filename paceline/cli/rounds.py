@@ -2,7 +2,6 @@
 
 import json
 from contextlib import aclosing
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -67,19 +66,11 @@ def _line(watched: WatchedRound) -> str:
 
 
 def _json_line(watched: WatchedRound) -> str:
-    report = watched.round
-    counters = {
-        name.removeprefix("num_"): value
-        for name, value in asdict(report).items()
-        if name not in ("source", "plain_reason")
-    }
     return json.dumps(
         {
             "id": watched.id,
             "workload": watched.workload,
-            **counters,
-            "source": report.source.name.lower(),
-            "plain_reason": report.plain_reason.name.lower(),
+            **output.round_fields(watched.round),
             "missed": watched.num_missed,
         }
     )

@@ -16,6 +16,7 @@ from paceline.cli.supervisor import supervise
 
 _HOST = "127.0.0.1"
 _HTTP_PORT = 8000
+_METRICS_OFFSET = {"gateway": 0, "drafter": 1, "verifier": 2}
 _Port = Annotated[int, typer.Option(min=0, max=65535, metavar="P", help="0 picks a free port.")]
 
 
@@ -83,6 +84,16 @@ def command(
     ] = None,
     verifier_port: _Port = 7002,
     drafter_port: _Port = 7001,
+    metrics_port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=65533,
+            metavar="P",
+            help="/metrics of the gateway is on P, of the drafter on P+1, of the verifier on P+2; "
+            "0 is off.",
+        ),
+    ] = 9100,
     run_dir: flags.RunDir = None,
 ) -> None:
     """Start gateway, verifier and drafter on this machine.
@@ -110,18 +121,26 @@ def command(
     ports = {"gateway": gateway_port, "http": http_port, "verifier": verifier_port}
     if drafter is not DrafterChoice.NONE:
         ports["drafter"] = drafter_port
-    chosen = [port for port in ports.values() if port]
+    scraped = {
+        name: metrics_port + offset
+        for name, offset in _METRICS_OFFSET.items()
+        if metrics_port and name in ports
+    }
+    chosen = [port for port in (*ports.values(), *scraped.values()) if port]
     if len(set(chosen)) < len(chosen):
         raise typer.BadParameter("each service needs a port of its own")
     folder = run_dir or run_folder.default_run_dir()
     try:
         with run_folder.lock(folder):
             for name, port in ports.items():
-                _refuse_used_port(name, port)
+                _refuse_used_port(port, f"--{name}-port, or 0 for a free one")
+            for port in scraped.values():
+                _refuse_used_port(port, "--metrics-port, or 0 for none")
             # The gateway's ready line names one address, so its other port is chosen here.
             ports["http"] = ports["http"] or _free_port()
             specs = _specs(
                 ports,
+                scraped,
                 model=model,
                 drafter=drafter,
                 draft_model=draft_model,
@@ -129,10 +148,13 @@ def command(
                 numerics=numerics,
             )
             narrator = TerminalNarrator(output.console(stderr=True))
-            http = {"http": f"http://{_HOST}:{ports['http']}"}
-            code = asyncio.run(
-                supervise(specs, folder, narrator, lambda others: _print_ready({**others, **http}))
-            )
+
+            def on_ready(addresses: Mapping[str, str]) -> None:
+                for name, port in scraped.items():
+                    narrator.note(f"{name} metrics: http://{_HOST}:{port}/metrics")
+                _print_ready({**addresses, "http": f"http://{_HOST}:{ports['http']}"})
+
+            code = asyncio.run(supervise(specs, folder, narrator, on_ready))
     except (run_folder.AlreadyRunning, _PortInUse) as error:
         output.print_error(str(error))
         code = 1
@@ -141,6 +163,7 @@ def command(
 
 def _specs(
     ports: Mapping[str, int],
+    scraped: Mapping[str, int],
     *,
     model: str,
     drafter: DrafterChoice,
@@ -151,18 +174,23 @@ def _specs(
     """The services in the order they start: each needs the addresses of those before it."""
     limit = [] if max_draft_tokens is None else ["--max-draft-tokens", str(max_draft_tokens)]
 
+    def serve(module: str, name: str, *arguments: str) -> list[str]:
+        # -P: a folder named like a service in the working directory is not the service.
+        command = [sys.executable, "-P", "-m", module, "--port", str(ports[name])]
+        return [*command, "--metrics-port", str(scraped.get(name, 0)), *arguments]
+
     def drafter_command(_: Mapping[str, str]) -> Sequence[str]:
         source = ["--model", draft_model] if draft_model else []
-        return _service("drafter_service", ports["drafter"], "--drafter", drafter, *source, *limit)
+        return serve("drafter_service", "drafter", "--drafter", drafter, *source, *limit)
 
     def verifier_command(addresses: Mapping[str, str]) -> Sequence[str]:
         peer = ["--drafter", addresses["drafter"]] if "drafter" in addresses else []
         flags_of_model = ["--model", model, "--numerics", numerics]
-        return _service("verifier_service", ports["verifier"], *flags_of_model, *peer, *limit)
+        return serve("verifier_service", "verifier", *flags_of_model, *peer, *limit)
 
     def gateway_command(addresses: Mapping[str, str]) -> Sequence[str]:
         http = ["--http-port", str(ports["http"])]
-        return _service("gateway", ports["gateway"], *http, "--verifier", addresses["verifier"])
+        return serve("gateway", "gateway", *http, "--verifier", addresses["verifier"])
 
     specs = [Spec("verifier", verifier_command), Spec("gateway", gateway_command)]
     if drafter is not DrafterChoice.NONE:
@@ -170,16 +198,11 @@ def _specs(
     return specs
 
 
-def _service(module: str, port: int, *arguments: str) -> list[str]:
-    # -P: a folder named like a service in the working directory is not the service.
-    return [sys.executable, "-P", "-m", module, "--port", str(port), *arguments]
-
-
 class _PortInUse(Exception):
     pass
 
 
-def _refuse_used_port(name: str, port: int) -> None:
+def _refuse_used_port(port: int, choices: str) -> None:
     if not port:
         return
     with socket.socket() as probe:
@@ -190,7 +213,7 @@ def _refuse_used_port(name: str, port: int) -> None:
         except OSError as error:
             raise _PortInUse(
                 f"cannot listen on {_HOST}:{port} ({error.strerror}); choose another port with "
-                f"--{name}-port, or 0 for a free one"
+                f"{choices}"
             ) from None
 
 

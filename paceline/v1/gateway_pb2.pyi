@@ -257,3 +257,31 @@ class WatchRoundsResponse(_message.Message):
     round: _tokens_pb2.RoundReport
     num_missed: int
     def __init__(self, id: _Optional[str] = ..., workload: _Optional[str] = ..., round: _Optional[_Union[_tokens_pb2.RoundReport, _Mapping]] = ..., num_missed: _Optional[int] = ...) -> None: ...
+
+class GetTraceRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class GetTraceResponse(_message.Message):
+    __slots__ = ("id", "model", "workload", "trace_id", "start_unix_nanos", "prefill", "rounds", "finished", "error_type")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    WORKLOAD_FIELD_NUMBER: _ClassVar[int]
+    TRACE_ID_FIELD_NUMBER: _ClassVar[int]
+    START_UNIX_NANOS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_TYPE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    model: str
+    workload: str
+    trace_id: str
+    start_unix_nanos: int
+    prefill: _tokens_pb2.PrefillReport
+    rounds: _containers.RepeatedCompositeFieldContainer[_tokens_pb2.RoundReport]
+    finished: Finished
+    error_type: str
+    def __init__(self, id: _Optional[str] = ..., model: _Optional[str] = ..., workload: _Optional[str] = ..., trace_id: _Optional[str] = ..., start_unix_nanos: _Optional[int] = ..., prefill: _Optional[_Union[_tokens_pb2.PrefillReport, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[_tokens_pb2.RoundReport, _Mapping]]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., error_type: _Optional[str] = ...) -> None: ...

@@ -36,7 +36,7 @@ class GatewayServiceStub:
 
     INVALID_ARGUMENT     a field out of range (google.rpc.BadRequest names it); nothing was done
     FAILED_PRECONDITION  a turn while the turn before it is still being answered elsewhere
-    NOT_FOUND            no such session or model
+    NOT_FOUND            no such session, model or answer
     RESOURCE_EXHAUSTED   too many requests; retry after the time in google.rpc.RetryInfo
     UNAVAILABLE          no verifier is ready; retry
     ABORTED              two verifiers went down with this request; do not retry. Or: another gateway
@@ -83,6 +83,11 @@ class GatewayServiceStub:
                 request_serializer=paceline_dot_v1_dot_gateway__pb2.WatchRoundsRequest.SerializeToString,
                 response_deserializer=paceline_dot_v1_dot_gateway__pb2.WatchRoundsResponse.FromString,
                 _registered_method=True)
+        self.GetTrace = channel.unary_unary(
+                '/paceline.v1.GatewayService/GetTrace',
+                request_serializer=paceline_dot_v1_dot_gateway__pb2.GetTraceRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_gateway__pb2.GetTraceResponse.FromString,
+                _registered_method=True)
 
 
 class GatewayServiceServicer:
@@ -96,7 +101,7 @@ class GatewayServiceServicer:
 
     INVALID_ARGUMENT     a field out of range (google.rpc.BadRequest names it); nothing was done
     FAILED_PRECONDITION  a turn while the turn before it is still being answered elsewhere
-    NOT_FOUND            no such session or model
+    NOT_FOUND            no such session, model or answer
     RESOURCE_EXHAUSTED   too many requests; retry after the time in google.rpc.RetryInfo
     UNAVAILABLE          no verifier is ready; retry
     ABORTED              two verifiers went down with this request; do not retry. Or: another gateway
@@ -144,6 +149,13 @@ class GatewayServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetTrace(self, request, context):
+        """The rounds of an answer that runs or ended lately, without any text of it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GatewayServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -177,6 +189,11 @@ def add_GatewayServiceServicer_to_server(servicer, server):
                     request_deserializer=paceline_dot_v1_dot_gateway__pb2.WatchRoundsRequest.FromString,
                     response_serializer=paceline_dot_v1_dot_gateway__pb2.WatchRoundsResponse.SerializeToString,
             ),
+            'GetTrace': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTrace,
+                    request_deserializer=paceline_dot_v1_dot_gateway__pb2.GetTraceRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_gateway__pb2.GetTraceResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'paceline.v1.GatewayService', rpc_method_handlers)
@@ -196,7 +213,7 @@ class GatewayService:
 
     INVALID_ARGUMENT     a field out of range (google.rpc.BadRequest names it); nothing was done
     FAILED_PRECONDITION  a turn while the turn before it is still being answered elsewhere
-    NOT_FOUND            no such session or model
+    NOT_FOUND            no such session, model or answer
     RESOURCE_EXHAUSTED   too many requests; retry after the time in google.rpc.RetryInfo
     UNAVAILABLE          no verifier is ready; retry
     ABORTED              two verifiers went down with this request; do not retry. Or: another gateway
@@ -359,6 +376,33 @@ class GatewayService:
             '/paceline.v1.GatewayService/WatchRounds',
             paceline_dot_v1_dot_gateway__pb2.WatchRoundsRequest.SerializeToString,
             paceline_dot_v1_dot_gateway__pb2.WatchRoundsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTrace(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/paceline.v1.GatewayService/GetTrace',
+            paceline_dot_v1_dot_gateway__pb2.GetTraceRequest.SerializeToString,
+            paceline_dot_v1_dot_gateway__pb2.GetTraceResponse.FromString,
             options,
             channel_credentials,
             insecure,
