@@ -20,6 +20,8 @@ from verifier_service.step_time import StepShape
 
 # A request with a fixed draft length is for measurements: it waits for its draft.
 _FIXED_WAIT_US = 100_000.0
+# Draft tokens beside the last piece of a prompt: they delay the first token by a few per cent.
+_FIRST_DRAFT = 4
 
 
 @dataclass(slots=True)
@@ -147,11 +149,14 @@ def _view(sequence: VerifierSequence, now_ns: int) -> View:
     where the sequence's own sources promise more than the drafter's first token."""
     ready = len(sequence.mailbox)
     survival, is_content = None, False
+    fixed = sequence.request.speculation is Speculation.FIXED
     if sequence.sources is not None:
-        tree = _trie(sequence, sequence.sources).pick(sequence.tree_limit)
+        limit = sequence.tree_limit
+        if sequence.prefill is None and not fixed:
+            limit = min(limit, _FIRST_DRAFT)
+        tree = _trie(sequence, sequence.sources).pick(limit)
         survival = sorted(tree.probabilities, reverse=True)
         is_content = tree.expected > sequence.pacing.acceptance.survival(1)[0]
-    fixed = sequence.request.speculation is Speculation.FIXED
     return View(
         survival=survival,
         pacing=sequence.pacing,

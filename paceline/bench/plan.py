@@ -93,14 +93,25 @@ class Plan:
         """Pairs of one prompt have seeds of their own; the arms of a pair share theirs."""
         question = self.questions[trial.prompt]
         plain = arm is Arm.PLAIN
+        policy = replace(self.policy, forget=self.policy.forget or self._repeats)
         return Request(
             prompt=question.messages,
             params=SamplingParams(temperature=trial.temperature, max_tokens=self.max_tokens),
             seed=(self.seed + trial.pair) % 2**64,
-            draft=DraftPolicy(Speculation.OFF) if plain else self.policy,
+            draft=DraftPolicy(Speculation.OFF) if plain else policy,
             workload=question.category,
             timeout_ms=_TIMEOUT_MS,
         )
+
+    @property
+    def _repeats(self) -> bool:
+        """A prompt is asked more than once: what was answered before must not help."""
+        return len(self.temperatures) * len(self.loads) * self.pairs > 1
+
+    def practice(self, trial: Trial, arm: Arm) -> Request:
+        """The request of a trial that does not count, and of which nothing is kept."""
+        request = self.request(trial, arm)
+        return replace(request, draft=replace(request.draft, forget=True))
 
     def warming(self, trial: Trial) -> Request:
         """One token, so that both arms find the prompt in the verifier's cache."""

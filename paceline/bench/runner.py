@@ -39,10 +39,10 @@ class Runner:
         warming = [trial for block in blocks for trial in block.trials][: self._plan.warm_up]
         for trial in warming:
             for arm in Arm:
-                await self._ask(trial, arm, self._since_began_s())
+                await self._forgotten(self._plan.practice(trial, arm))
         for block in blocks:
             for trial in block.trials:
-                await self._warm(trial)
+                await self._forgotten(self._plan.warming(trial))
             for arm in block.arms:
                 await self._run_arm(block, arm)
 
@@ -77,10 +77,10 @@ class Runner:
             for trial, arrival_s in zip(block.trials, block.arrivals_s, strict=True):
                 arrivals.create_task(arrive(trial, begin_s + arrival_s))
 
-    async def _warm(self, trial: Trial) -> None:
+    async def _forgotten(self, request: Request) -> None:
         # What is wrong with it shows when it is measured.
         try:
-            await _collect(self._client, self._plan.warming(trial), lambda: 0)
+            await _collect(self._client, request, lambda: 0)
         except (Refusal, Unreachable):
             return
 

@@ -149,8 +149,8 @@ def trust(result: Result) -> list[str]:
     past = sum(row.sources.get(TokenSource.PAST_ANSWERS, 0) for row in result.rows)
     if past:
         lines.append(
-            "Some accepted tokens come from past answers: every prompt is asked more than once "
-            "here, which flatters them."
+            "Some accepted tokens come from past answers; prompts that were answered before, in "
+            "this run or an earlier one, flatter them."
         )
     return lines
 

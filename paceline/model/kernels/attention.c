@@ -3,9 +3,9 @@
  * Compiled once per model shape by paceline/model/native.py, which defines ELEM_BF16 or ELEM_F32,
  * HEADS (key heads), GROUP (query heads per key head), DIM, VALUE_DIM, and calls `attend`.
  *
- * Every (row, key head) is computed alone, over its own keys in the order of their positions, in
- * whole blocks of 32: the same instructions whatever else is in the forward. That is what makes a
- * row's bits independent of its company (docs/design.md).
+ * Every row sums over its own keys in the order of their positions, in whole blocks of 32, by the
+ * same operations whatever else is in the forward; rows of one sequence only share the reading of
+ * its cache. That is what makes a row's bits independent of its company (docs/design.md).
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -78,25 +78,30 @@ static inline float max_lanes(vec x) {
     return most;
 }
 
-/* Scores of one block's keys [DIM][BLOCK] for the GROUP queries of a key head. */
-static inline void score_block(const elem *keys, const float query[GROUP][DIM], float scale,
-                               float *scores, int64_t stride) {
-    vec sums[GROUP][2] = {0};
+/* Rows of one sequence that read the cache together: as many as the registers hold. */
+#define TOGETHER (GROUP > 6 ? 1 : 12 / GROUP > 8 ? 8 : 12 / GROUP)
+#define INLINE static inline __attribute__((always_inline))
+
+/* Scores of one block's keys [DIM][BLOCK] for `count` queries; count is a constant. */
+INLINE void score_block(const int count, const elem *keys, const float query[][DIM], float scale,
+                        float *scores, int64_t stride) {
+    vec sums[count][2];
+    UNROLLED for (int g = 0; g < count; g++) sums[g][0] = sums[g][1] = (vec){0};
     for (int d = 0; d < DIM; d++) {
         vec low = widen_vec(keys + d * BLOCK), high = widen_vec(keys + d * BLOCK + LANES);
-        UNROLLED for (int g = 0; g < GROUP; g++) {
+        UNROLLED for (int g = 0; g < count; g++) {
             sums[g][0] += low * query[g][d];
             sums[g][1] += high * query[g][d];
         }
     }
-    UNROLLED for (int g = 0; g < GROUP; g++) {
+    UNROLLED for (int g = 0; g < count; g++) {
         *(vec *)(scores + g * stride) = sums[g][0] * scale;
         *(vec *)(scores + g * stride + LANES) = sums[g][1] * scale;
     }
 }
 
-static inline void add_value(vec sums[GROUP][PARTS], const elem *value, const float *weights,
-                             int64_t stride) {
+/* One key's values [PADDED], by the weights of a row's queries. */
+INLINE void add_value(vec sums[][PARTS], const elem *value, const float *weights, int64_t stride) {
     vec parts[PARTS];
     UNROLLED for (int i = 0; i < PARTS; i++) parts[i] = widen_vec(value + i * LANES);
     UNROLLED for (int g = 0; g < GROUP; g++) {
@@ -105,68 +110,128 @@ static inline void add_value(vec sums[GROUP][PARTS], const elem *value, const fl
     }
 }
 
-/* One row's queries of one key head. `path` names the slots of the row's own block, or is NULL
- * when they lie in the table's order. `scores` has room for GROUP * (position / BLOCK + 1) blocks. */
-static void attend_row(const elem *query, int64_t query_head, const elem *keys, const elem *values,
-                       const int32_t *table, const int32_t *path, int64_t position, int64_t first,
-                       int head, float scale, float *scores, elem *out) {
-    int64_t whole = position / BLOCK, start = first / BLOCK, stride = (whole + 1 - start) * BLOCK;
-    float q[GROUP][DIM];
-    for (int g = 0; g < GROUP; g++)
-        for (int d = 0; d < DIM; d++) q[g][d] = widen(query[g * query_head + d]);
+/* All values of a block [BLOCK][PADDED], for the queries of TOGETHER rows. */
+INLINE void add_block(vec sums[][PARTS], const elem *block, const float *weights, int64_t stride) {
+    for (int i = 0; i < PARTS; i++) {
+        vec own[TOGETHER * GROUP];
+        UNROLLED for (int g = 0; g < TOGETHER * GROUP; g++) own[g] = sums[g][i];
+        for (int j = 0; j < BLOCK; j++) {
+            vec part = widen_vec(block + j * PADDED + i * LANES);
+            UNROLLED for (int g = 0; g < TOGETHER * GROUP; g++)
+                own[g] += part * weights[g * stride + j];
+        }
+        UNROLLED for (int g = 0; g < TOGETHER * GROUP; g++) sums[g][i] = own[g];
+    }
+}
 
-    for (int64_t b = start; b < whole; b++)
-        score_block(keys + ((int64_t)table[b] * HEADS + head) * DIM * BLOCK, q, scale,
+/* Scores to weights, those of hidden keys to 0. Returns the sum of all. */
+static float soften(float *s, int64_t hidden, int64_t shown, int64_t end) {
+    for (int64_t j = 0; j < hidden; j++) s[j] = -1e30f;
+    for (int64_t j = shown; j < end; j++) s[j] = -1e30f;
+    vec most = *(vec *)s;
+    for (int64_t j = 0; j < end; j += LANES) {
+        vec x = *(vec *)(s + j);
+        ivec more = x > most;
+        most = (vec)(((ivec)x & more) | ((ivec)most & ~more));
+    }
+    float top = max_lanes(most);
+    vec total = {0};
+    for (int64_t j = 0; j < end; j += LANES) {
+        vec p = exp_vec(*(vec *)(s + j) - top);
+        *(vec *)(s + j) = p;
+        total += p;
+    }
+    return sum_lanes(total);
+}
+
+/* `count` rows (1 or TOGETHER) of one sequence and one key head. positions ascend within a table's
+ * order. paths[r] names the slots of row r's own block, or is NULL when they lie in the table's
+ * order. scores: room for count * GROUP rows of `stride` keys. A row's sums run over its keys in
+ * their order, however many rows share the reading. */
+INLINE void attend_rows(const int count, const elem *query, int64_t query_row, int64_t query_head,
+                        const elem *keys, const elem *values, const int32_t *table,
+                        const int32_t *const *paths, const int32_t *positions, int64_t window,
+                        int head, float scale, float *scores, int64_t stride, elem *out,
+                        int64_t out_row) {
+    const int64_t key_block = DIM * BLOCK, value_block = BLOCK * PADDED;
+    float q[count * GROUP][DIM];
+    vec sums[count * GROUP][PARTS];
+    int64_t common = positions[0] / BLOCK;
+    for (int r = 0; r < count; r++) {
+        if (positions[r] / BLOCK < common) common = positions[r] / BLOCK;
+        for (int g = 0; g < GROUP; g++)
+            for (int d = 0; d < DIM; d++)
+                q[r * GROUP + g][d] = widen(query[r * query_row + g * query_head + d]);
+    }
+    memset(sums, 0, sizeof sums);
+    /* With a window rows come one by one, and only its blocks are read. */
+    int64_t first = window > 0 && positions[0] >= window ? positions[0] - window + 1 : 0;
+    int64_t start = first / BLOCK;
+
+    for (int64_t b = start; b < common; b++)
+        score_block(count * GROUP, keys + ((int64_t)table[b] * HEADS + head) * key_block, q, scale,
                     scores + (b - start) * BLOCK, stride);
-    int count = (int)(position % BLOCK) + 1;
-    if (path == NULL) {
-        score_block(keys + ((int64_t)table[whole] * HEADS + head) * DIM * BLOCK, q, scale,
-                    scores + (whole - start) * BLOCK, stride);
-    } else {
-        elem own[DIM * BLOCK];
-        memset(own, 0, sizeof own);
-        for (int j = 0; j < count; j++) {
-            const elem *key = keys + ((int64_t)(path[j] / BLOCK) * HEADS + head) * DIM * BLOCK;
-            for (int d = 0; d < DIM; d++) own[d * BLOCK + j] = key[d * BLOCK + path[j] % BLOCK];
+    for (int r = 0; r < count; r++) {
+        float(*own_q)[DIM] = q + r * GROUP;
+        float *s = scores + r * GROUP * stride;
+        int64_t whole = positions[r] / BLOCK;
+        int shown = (int)(positions[r] % BLOCK) + 1;
+        for (int64_t b = common; b < whole; b++)
+            score_block(GROUP, keys + ((int64_t)table[b] * HEADS + head) * key_block, own_q, scale,
+                        s + (b - start) * BLOCK, stride);
+        if (paths[r] == NULL) {
+            score_block(GROUP, keys + ((int64_t)table[whole] * HEADS + head) * key_block, own_q,
+                        scale, s + (whole - start) * BLOCK, stride);
+        } else {
+            elem own[DIM * BLOCK];
+            memset(own, 0, sizeof own);
+            for (int j = 0; j < shown; j++) {
+                const elem *key =
+                    keys + ((int64_t)(paths[r][j] / BLOCK) * HEADS + head) * key_block;
+                for (int d = 0; d < DIM; d++)
+                    own[d * BLOCK + j] = key[d * BLOCK + paths[r][j] % BLOCK];
+            }
+            score_block(GROUP, own, own_q, scale, s + (whole - start) * BLOCK, stride);
         }
-        score_block(own, q, scale, scores + (whole - start) * BLOCK, stride);
     }
 
-    vec sums[GROUP][PARTS] = {0};
-    float totals[GROUP];
-    for (int g = 0; g < GROUP; g++) {
-        float *s = scores + g * stride;
-        for (int64_t j = 0; j < first - start * BLOCK; j++) s[j] = -1e30f;
-        for (int64_t j = stride - BLOCK + count; j < stride; j++) s[j] = -1e30f;
-        vec most = *(vec *)s;
-        for (int64_t j = 0; j < stride; j += LANES) {
-            vec x = *(vec *)(s + j);
-            ivec more = x > most;
-            most = (vec)(((ivec)x & more) | ((ivec)most & ~more));
+    float totals[count * GROUP];
+    for (int r = 0; r < count; r++) {
+        int64_t end = (positions[r] / BLOCK + 1 - start) * BLOCK;
+        int64_t shown = end - BLOCK + positions[r] % BLOCK + 1;
+        for (int g = 0; g < GROUP; g++)
+            totals[r * GROUP + g] = soften(scores + (r * GROUP + g) * stride,
+                                           first - start * BLOCK, shown, end);
+    }
+
+    for (int64_t b = start; b < common; b++) {
+        const elem *block = values + ((int64_t)table[b] * HEADS + head) * value_block;
+        if (count == TOGETHER && count > 1)
+            add_block(sums, block, scores + (b - start) * BLOCK, stride);
+        else
+            for (int j = 0; j < BLOCK; j++)
+                add_value(sums, block + j * PADDED, scores + (b - start) * BLOCK + j, stride);
+    }
+    for (int r = 0; r < count; r++) {
+        const float *s = scores + r * GROUP * stride;
+        int64_t whole = positions[r] / BLOCK;
+        for (int64_t b = common; b < whole; b++)
+            for (int j = 0; j < BLOCK; j++)
+                add_value(sums + r * GROUP,
+                          values + ((int64_t)table[b] * HEADS + head) * value_block + j * PADDED,
+                          s + (b - start) * BLOCK + j, stride);
+        for (int j = 0; j <= positions[r] % BLOCK; j++) {
+            int64_t slot = paths[r] == NULL ? (int64_t)table[whole] * BLOCK + j : paths[r][j];
+            add_value(sums + r * GROUP,
+                      values + (slot / BLOCK * HEADS + head) * value_block + slot % BLOCK * PADDED,
+                      s + (whole - start) * BLOCK + j, stride);
         }
-        float top = max_lanes(most);
-        vec total = {0};
-        for (int64_t j = 0; j < stride; j += LANES) {
-            vec p = exp_vec(*(vec *)(s + j) - top);
-            *(vec *)(s + j) = p;
-            total += p;
+        for (int g = 0; g < GROUP; g++) {
+            float share = 1.0f / totals[r * GROUP + g];
+            for (int d = 0; d < VALUE_DIM; d++)
+                out[r * out_row + g * VALUE_DIM + d] =
+                    narrow(sums[r * GROUP + g][d / LANES][d % LANES] * share);
         }
-        totals[g] = sum_lanes(total);
-    }
-    for (int64_t b = start; b < whole; b++) {
-        const elem *block = values + ((int64_t)table[b] * HEADS + head) * BLOCK * PADDED;
-        for (int j = 0; j < BLOCK; j++)
-            add_value(sums, block + j * PADDED, scores + (b - start) * BLOCK + j, stride);
-    }
-    for (int j = 0; j < count; j++) {
-        int64_t slot = path == NULL ? (int64_t)table[whole] * BLOCK + j : path[j];
-        add_value(sums, values + ((slot / BLOCK * HEADS + head) * BLOCK + slot % BLOCK) * PADDED,
-                  scores + stride - BLOCK + j, stride);
-    }
-    for (int g = 0; g < GROUP; g++) {
-        float share = 1.0f / totals[g];
-        for (int d = 0; d < VALUE_DIM; d++)
-            out[g * VALUE_DIM + d] = narrow(sums[g][d / LANES][d % LANES] * share);
     }
 }
 
@@ -183,6 +248,20 @@ int attend(int64_t rows, const elem *query, int64_t query_row, int64_t query_hea
            const int32_t *path_starts, const int32_t *paths, int64_t longest, int64_t window,
            float scale, elem *out) {
     int failed = 0;
+    int64_t stride = (longest / BLOCK + 1) * BLOCK;
+    int32_t *units = malloc((rows + 1) * sizeof(int32_t));
+    if (units == NULL) return 1;
+    int64_t num_units = 0;
+    for (int64_t row = 0; row < rows; num_units++) {
+        int64_t end = row + 1;
+        while (window == 0 && end < rows && end - row < TOGETHER &&
+               table_starts[end] == table_starts[row])
+            end++;
+        /* A whole group, or one row. */
+        units[num_units] = (int32_t)row;
+        row = end - row == TOGETHER ? end : row + 1;
+    }
+    units[num_units] = (int32_t)rows;
 #pragma omp parallel
     {
 #pragma omp for schedule(static)
@@ -194,20 +273,30 @@ int attend(int64_t rows, const elem *query, int64_t query_row, int64_t query_hea
                 memcpy(values + (block * BLOCK + column) * PADDED,
                        value + row * value_row + head * value_head, VALUE_DIM * sizeof(elem));
             }
-        float *scores = malloc(GROUP * (size_t)(longest / BLOCK + 1) * BLOCK * sizeof(float));
+        float *scores = malloc(TOGETHER * GROUP * stride * sizeof(float));
         if (scores == NULL) failed = 1;
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t unit = 0; unit < rows * HEADS; unit++) {
-            int64_t row = unit / HEADS, position = positions[row];
+        for (int64_t unit = 0; unit < num_units * HEADS; unit++) {
+            if (scores == NULL) continue;
+            int64_t row = units[unit / HEADS];
             int head = (int)(unit % HEADS);
-            int64_t first = window > 0 && position >= window ? position - window + 1 : 0;
-            if (scores != NULL)
-                attend_row(query + row * query_row + head * GROUP * query_head, query_head, keys,
-                           values, tables + table_starts[row],
-                           path_starts[row] < 0 ? NULL : paths + path_starts[row], position, first,
-                           head, scale, scores, out + (row * HEADS + head) * GROUP * VALUE_DIM);
+            const int32_t *own[TOGETHER];
+            int count = units[unit / HEADS + 1] - (int)row;
+            for (int r = 0; r < count; r++)
+                own[r] = path_starts[row + r] < 0 ? NULL : paths + path_starts[row + r];
+            const elem *q = query + row * query_row + head * GROUP * query_head;
+            elem *to = out + (row * HEADS + head) * GROUP * VALUE_DIM;
+            const int64_t out_row = HEADS * GROUP * VALUE_DIM;
+            const int32_t *table = tables + table_starts[row];
+            if (count == TOGETHER)
+                attend_rows(TOGETHER, q, query_row, query_head, keys, values, table, own,
+                            positions + row, window, head, scale, scores, stride, to, out_row);
+            else
+                attend_rows(1, q, query_row, query_head, keys, values, table, own,
+                            positions + row, window, head, scale, scores, stride, to, out_row);
         }
         free(scores);
     }
+    free(units);
     return failed;
 }
