@@ -27,6 +27,9 @@ class HangUp:
 
     code: grpc.StatusCode | None = None
 
+# Of the verifiers that tests start for this drafter: their longest block.
+BLOCK = 8
+
 
 @dataclass
 class Followed:
@@ -55,8 +58,9 @@ class Followed:
         return tokens_pb2.DraftBlock(**(given | fields))
 
     def honest(self) -> list[tokens_pb2.DraftBlock]:
-        """The true continuation, as far as the credit goes."""
-        end = min(self.position + self.max_draft_tokens, len(self.truth))
+        """The true continuation, one block and no further: a verifier that has more may go on
+        before it has heard all, and what it hears then is stale."""
+        end = min(self.position + min(self.max_draft_tokens, BLOCK), len(self.truth))
         block = self.block(self.truth[self.sent : end])
         self.sent = max(self.sent, end)
         return [block] if block.token_ids else []
