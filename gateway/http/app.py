@@ -19,7 +19,7 @@ from gateway.http.errors import (
     problem_of,
     problem_of_validation,
 )
-from gateway.http.page_files import PageFiles
+from gateway.http.page_files import page_routes
 from paceline.params import FieldError
 from paceline.server import Refusal
 
@@ -45,7 +45,7 @@ def http_app(routers: Sequence[APIRouter], page: Path = PAGE) -> ASGIApp:
     app.add_exception_handler(RequestValidationError, _on_validation)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(Exception, _on_error)
-    app.mount("/", PageFiles(page))
+    app.router.routes.extend(page_routes(page))
     return Envelope(app)
 
 

@@ -1,11 +1,13 @@
-"""The live page's files and the headers that keep it to its own host. Knows no routes."""
+"""The live page's files and the headers that keep it to its own host. Knows no other route."""
 
 from pathlib import Path
-from typing import Any
 
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
+INDEX = "index.html"
 HEADERS = {
     # No script, style, font, picture or connection but this host's; nothing inline.
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -17,13 +19,20 @@ HEADERS = {
 }
 
 
-class PageFiles(StaticFiles):
-    """The files of one folder; index.html stands for the folder itself."""
+def page_routes(folder: Path) -> list[Route]:
+    """A route for each file, and / for the index.
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(directory=folder, html=True)
+    Not a mount at /, which would take every path and so hide that another method is wanted.
+    """
+    files = StaticFiles(directory=folder)
 
-    def file_response(self, *args: Any, **kwargs: Any) -> Response:
-        response = super().file_response(*args, **kwargs)
-        response.headers.update(HEADERS)
-        return response
+    def route(path: str, name: str) -> Route:
+        async def get_file(request: Request) -> Response:
+            response = await files.get_response(name, request.scope)
+            response.headers.update(HEADERS)
+            return response
+
+        return Route(path, get_file, methods=["GET"])
+
+    names = sorted(file.name for file in folder.iterdir() if file.is_file())
+    return [route("/", INDEX), *(route(f"/{name}", name) for name in names)]

@@ -47,7 +47,7 @@ export class AnswerView {
     const { numTokens, numRounds } = this.answer.figures();
     const counts = `${plural(numTokens, "token")} in ${plural(numRounds, "round")}`;
     const time = this.answer.durationMs;
-    this.time.textContent = time == null ? `${counts}, stopped` : `${counts}, ${duration(time)}`;
+    this.time.textContent = time == null ? `${counts}, stopped: the model will not be told of it` : `${counts}, ${duration(time)}`;
   }
 
   mark(number) {

@@ -225,6 +225,9 @@ byId("question").addEventListener("keydown", (event) => {
   event.preventDefault();
   if (!work) byId("ask").requestSubmit();
 });
+byId("ask").addEventListener("invalid", () => {
+  byId("settings").open = true;
+}, { capture: true });
 byId("key").addEventListener("change", () => {
   complain(null);
   findModel();

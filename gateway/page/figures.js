@@ -4,14 +4,14 @@ import { byId, element } from "./dom.js";
 import { NONE, fixed } from "./words.js";
 
 const TILES = [
-  ["tokensPerRound", "tokens per round", "1 without speculation", (value) => fixed(value)],
+  ["tokensPerRound", "tokens per round", "plain: 1", (value) => fixed(value)],
   ["acceptanceRate", "acceptance_rate", "accepted / tested", (value) => fixed(value)],
   ["draftEfficiency", "draft_efficiency", "accepted / drafted", (value) => fixed(value)],
-  ["tokensPerS", "tokens/s", "after the first round", (value) => fixed(value, 1)],
+  ["tokensPerS", "tokens/s", "after round 1", (value) => fixed(value, 1)],
   ["gain", "gain against plain", "", (value) => (value == null ? NONE : `${fixed(value)}\u00d7`)],
 ];
-const ESTIMATED = "estimated by the ledger";
-const MEASURED = "measured in the replay";
+const ESTIMATED = "by the ledger";
+const MEASURED = "as measured";
 
 export class Figures {
   constructor() {

@@ -8,6 +8,7 @@ export const fixed = (value, digits = 2) => (value == null ? NONE : value.toFixe
 
 export function duration(ms) {
   if (ms == null) return NONE;
+  if (ms < 0.05) return ms > 0 ? "< 0.1 ms" : "0 ms";
   return ms < 1000 ? `${ms.toFixed(ms < 10 ? 1 : 0)} ms` : `${(ms / 1000).toFixed(2)} s`;
 }
 
