@@ -11,7 +11,7 @@ INSTALLED := .venv/.installed
 PACKAGES := paceline drafter_service verifier_service gateway
 PROTOS := $(sort $(wildcard protos/paceline/v1/*.proto))
 
-.PHONY: help install demo test test-slow test-faults check bench-exact bench-engine bench-drafters sim-pacing \
+.PHONY: help install demo test test-slow test-faults test-observability screenshots chromium check bench-exact bench-engine bench-drafters sim-pacing \
 	bench-pacing proto up down clean
 
 help: ## What there is to make
@@ -35,10 +35,23 @@ test: install ## The default test suite: CPU, no network
 	$(BIN)/python -m pytest
 
 test-slow: install ## What takes longer than the default suite allows
-	$(BIN)/python -m pytest -m 'slow and not gpu and not faults'
+	$(BIN)/python -m pytest -m 'slow and not gpu and not faults and not observability'
 
 test-faults: install ## Kill, freeze, restart and overload real processes; minutes
 	$(BIN)/python -m pytest -m 'faults and not gpu' -s
+
+test-observability: install chromium ## The live page in Chromium
+	$(BIN)/python -m pytest -m observability
+
+screenshots: install chromium ## The live page and a bench report as pictures in docs/img
+	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python deploy/screenshots.py
+
+chromium:
+	@test -x /usr/bin/chromium -a -x /usr/bin/chromedriver || { \
+	  echo "== installing Debian's chromium"; \
+	  as_root=$$(test "$$(id -u)" = 0 || echo sudo); \
+	  $$as_root apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$as_root apt-get install \
+	    -y -qq --no-install-recommends chromium chromium-driver fonts-dejavu-core; }
 
 check: install ## Format, lint, types, generated code, import rules
 	$(BIN)/ruff format --check .
