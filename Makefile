@@ -11,8 +11,9 @@ INSTALLED := .venv/.installed
 PACKAGES := paceline drafter_service verifier_service gateway
 PROTOS := $(sort $(wildcard protos/paceline/v1/*.proto))
 
-.PHONY: help install demo test test-slow test-faults test-observability dashboards check \
-	bench-exact bench-engine bench-drafters bench-telemetry sim-pacing bench-pacing proto up down clean
+.PHONY: help install demo test test-slow test-faults test-observability screenshots dashboards \
+	redis prometheus chromium check bench-exact bench-engine bench-drafters bench-telemetry \
+	sim-pacing bench-pacing proto up down clean
 
 help: ## What there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -31,7 +32,7 @@ $(INSTALLED): pyproject.toml
 demo: install ## Start the services, stream an answer, compare plain with speculative
 	@PATH="$(CURDIR)/$(BIN):$$PATH" deploy/demo.sh
 
-test: install ## The default test suite: CPU, no network
+test: install redis ## The default test suite: CPU, no network
 	$(BIN)/python -m pytest
 
 test-slow: install ## What takes longer than the default suite allows
@@ -40,17 +41,30 @@ test-slow: install ## What takes longer than the default suite allows
 test-faults: install ## Kill, freeze, restart and overload real processes; minutes
 	$(BIN)/python -m pytest -m 'faults and not gpu' -s
 
-test-observability: install ## A real Prometheus against the real services (installs Debian's)
-	@command -v prometheus promtool >/dev/null || { \
-	  echo "== installing Debian's prometheus"; \
-	  as_root=$$(test "$$(id -u)" = 0 || echo sudo); \
-	  $$as_root apt-get update -qq && \
-	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive $$as_root apt-get install -y -qq --no-install-recommends prometheus; }
+test-observability: install prometheus chromium ## A real Prometheus and a real browser against the real services
 	$(BIN)/python -m pytest -m observability
+
+screenshots: install chromium ## The live page and a bench report as pictures in docs/img
+	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python deploy/screenshots.py
 
 dashboards: install ## Generate the Grafana dashboard and docs/metrics.md
 	$(BIN)/python deploy/observability/generate.py
 	$(BIN)/python deploy/observability/metrics_table.py > docs/metrics.md
+
+# Debian's packages for tests, where their programs are missing. RUNLEVEL: none starts as a service.
+debian = command -v $(1) >/dev/null || { echo "== installing Debian's $(1)"; \
+	as_root=$$(test "$$(id -u)" = 0 || echo sudo); $$as_root apt-get update -qq && \
+	RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive $$as_root apt-get install -y -qq \
+	--no-install-recommends $(2); }
+
+redis:
+	@$(call debian,redis-server,redis-server) || echo "== without redis-server its tests are skipped"
+
+prometheus:
+	@$(call debian,prometheus,prometheus)
+
+chromium:
+	@$(call debian,chromium,chromium chromium-driver fonts-dejavu-core)
 
 check: install ## Format, lint, types, generated code, import rules
 	$(BIN)/ruff format --check .

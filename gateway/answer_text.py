@@ -16,6 +16,8 @@ class Piece:
     num_tokens: int
     # The stop string that the last of them completed, if one did.
     stop: str
+    # Characters of `text` that each of these tokens made certain.
+    lengths: Sequence[int] = ()
 
 
 class AnswerText:
@@ -32,15 +34,20 @@ class AnswerText:
     def push(self, token_ids: Sequence[int]) -> Piece:
         """The text that these tokens make certain, up to a stop string."""
         texts: list[str] = []
-        for index, token_id in enumerate(token_ids):
+        for token_id in token_ids:
             if token_id in self._stop_token_ids:
+                texts.append("")
                 continue
             texts.append(self._stops.push(self._detokeniser.push(token_id)))
             if self._stops.found:
-                return Piece("".join(texts), index + 1, self._stops.found)
-        return Piece("".join(texts), len(token_ids), "")
+                return _piece(texts, self._stops.found)
+        return _piece(texts, "")
 
     def flush(self) -> Piece:
         """The rest, when no more tokens come."""
         text = self._stops.push(self._detokeniser.flush())
         return Piece(text + self._stops.flush(), 0, self._stops.found)
+
+
+def _piece(texts: Sequence[str], stop: str) -> Piece:
+    return Piece("".join(texts), len(texts), stop, [len(text) for text in texts])

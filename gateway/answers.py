@@ -262,6 +262,7 @@ def delivered(tokens: Tokens, piece: Piece) -> Delta:
         logprobs=tokens.logprobs[:num_tokens],
         round=cut_round(tokens.round, num_tokens) if tokens.round else None,
         prefill=tokens.prefill,
+        lengths=piece.lengths,
     )
 
 

@@ -93,6 +93,8 @@ class Delta:
     prefill: PrefillReport | None
     # One per token when they were asked for, else none.
     logprobs: Sequence[TokenLogprobs] = ()
+    # Characters of `text` per token, where the gateway itself is the reader.
+    lengths: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

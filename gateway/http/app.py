@@ -7,8 +7,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.staticfiles import StaticFiles
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from gateway.http.dialects import CHAT, COMPLETION
@@ -20,17 +19,17 @@ from gateway.http.errors import (
     problem_of,
     problem_of_validation,
 )
+from gateway.http.page_files import page_routes
 from paceline.params import FieldError
 from paceline.server import Refusal
 
 PAGE = Path(__file__).parents[1] / "page"
-WITHOUT_PAGE = "Paceline gateway: POST /v1/chat/completions, POST /v1/completions, GET /v1/models\n"
 NO_PATH = "there is nothing at this path"
 NO_METHOD = "this path does not take this method"
 
 
 def http_app(routers: Sequence[APIRouter], page: Path = PAGE) -> ASGIApp:
-    """The routes, and the files of the folder `page` below / if there is one."""
+    """The routes, and the files of the folder `page` below /."""
     app = FastAPI(
         title="Paceline",
         # Its pages would fetch scripts from elsewhere.
@@ -46,15 +45,8 @@ def http_app(routers: Sequence[APIRouter], page: Path = PAGE) -> ASGIApp:
     app.add_exception_handler(RequestValidationError, _on_validation)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(Exception, _on_error)
-    if page.is_dir():
-        app.mount("/", StaticFiles(directory=page, html=True))
-    else:
-        app.add_route("/", _without_page)
+    app.router.routes.extend(page_routes(page))
     return Envelope(app)
-
-
-async def _without_page(_: Request) -> Response:
-    return PlainTextResponse(WITHOUT_PAGE)
 
 
 async def _on_refusal(request: Request, error: Exception) -> Response:

@@ -8,7 +8,6 @@ from typing import Any
 from paceline.events import Delta, Finished, Started
 from paceline.rounds import PrefillReport, RoundReport, SpeculationTotals
 
-# Nanoseconds since 1970 are more than every JSON reader can hold.
 ROUND_FIELDS = tuple(f.name for f in fields(RoundReport) if f.name != "start_unix_nanos")
 PREFILL_FIELDS = tuple(f.name for f in fields(PrefillReport) if f.name != "start_unix_nanos")
 
@@ -27,6 +26,7 @@ def delta_report(delta: Delta) -> dict[str, Any]:
     report: dict[str, Any] = {
         "token_ids": list(delta.token_ids),
         "sources": [source.name.lower() for source in delta.sources],
+        "lengths": list(delta.lengths),
         "round": _values(delta.round, ROUND_FIELDS) if delta.round else None,
     }
     if delta.prefill:
@@ -102,7 +102,11 @@ def _totals(totals: SpeculationTotals) -> dict[str, Any]:
 
 
 def _values(report: RoundReport | PrefillReport, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: _value(getattr(report, name)) for name in names}
+    # Nanoseconds since 1970 are more than every JSON reader can hold; microseconds are not.
+    start_unix_us = report.start_unix_nanos // 1000
+    return {name: _value(getattr(report, name)) for name in names} | {
+        "start_unix_us": start_unix_us
+    }
 
 
 def _value(value: Any) -> Any:
