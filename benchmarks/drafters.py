@@ -26,7 +26,7 @@ from paceline.rounds import TokenSource
 from verifier_service.sources import (
     PROMPT_LOOKUP,
     RECYCLED,
-    SOURCES,
+    DEFAULT_SOURCES as SOURCES,
     Chain,
     Sources,
     Stores,
