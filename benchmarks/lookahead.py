@@ -82,7 +82,10 @@ class Bench:
             engine.stop()
 
     def ask(
-        self, requests: Sequence[tuple[str, Request]], sources: Sequence[str], speculation: Speculation
+        self,
+        requests: Sequence[tuple[str, Request]],
+        sources: Sequence[str],
+        speculation: Speculation,
     ) -> list[Answer]:
         """Raises RuntimeError when a request fails."""
         answers = [Answer(category) for category, _ in requests]
@@ -155,9 +158,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--max-rows", type=int, default=16)
     parser.add_argument("--sets", default=",".join(SETS), help="of these, with commas")
-    parser.add_argument(
-        "--temperatures", type=float, nargs="*", default=TEMPERATURES, metavar="T"
-    )
+    parser.add_argument("--temperatures", type=float, nargs="*", default=TEMPERATURES, metavar="T")
     parser.add_argument("--priors", action="store_true", help="print lookahead's priors as well")
     args = parser.parse_args()
     bench = Bench(args.max_rows)
@@ -169,9 +170,13 @@ def main() -> None:
             columns, identical = {}, {}
             for name in args.sets.split(","):
                 seen, start = Seen(), time.monotonic()
-                with mock.patch.object(
-                    engine_module, "Sources", functools.partial(Sources, confidences=seen)
-                ) if args.priors else mock.patch.dict({}):
+                with (
+                    mock.patch.object(
+                        engine_module, "Sources", functools.partial(Sources, confidences=seen)
+                    )
+                    if args.priors
+                    else mock.patch.dict({})
+                ):
                     answers = bench.ask(asked, SETS[name], Speculation.FIXED)
                 print(f"{name}: {time.monotonic() - start:.0f} s", file=sys.stderr)
                 columns[name] = by_category(answers)

@@ -120,18 +120,26 @@ def test_a_grafted_window_keeps_the_tree_and_fits_the_attention(
     assert len(grafted) - len(tree) <= max_rows
     assert len(edges(grafted)) == len(grafted)
     assert {len(grafted.sources), len(grafted.probabilities)} == {len(grafted)}
+    # What was added is the window's path, as deep as is allowed.
     node, depth = -1, 0
-    for depth, token_id in enumerate(lookahead.window):
-        if (node, token_id) not in edges(grafted):
-            break
-        node = list(zip(grafted.parents, grafted.token_ids, strict=True)).index((node, token_id))
-    # All of the added nodes are on the window's path.
-    assert len(grafted) == len(tree) or node == len(grafted) - 1
+    while depth < WINDOW and (node, lookahead.window[depth]) in edges(grafted):
+        node = index_of(grafted, node, lookahead.window[depth])
+        depth += 1
     if len(grafted) > len(tree):
+        assert node == len(grafted) - 1
         assert depth <= max_depth
-    # Refuses side branches that go on beyond their block.
+    if fits(tree, length):
+        assert fits(grafted, length)
+
+
+def index_of(tree, parent, token_id):
+    return list(zip(tree.parents, tree.token_ids, strict=True)).index((parent, token_id))
+
+
+def fits(tree, length):
+    """Whether the attention takes it: it refuses side branches that go on beyond their block."""
     store = BlockStore(
-        KvShape(1, 1, 1, 1),
+        KvShape(num_layers=1, num_heads=1, key_dim=1, value_dim=1),
         num_blocks=8,
         max_sequences=1,
         dtype=torch.float32,
@@ -140,22 +148,6 @@ def test_a_grafted_window_keeps_the_tree_and_fits_the_attention(
     cache = store.open()
     cache.reserve(length - 1)
     cache.length = length - 1
-    if fits(tree, length):
-        Layout().add(cache, 1 + len(grafted), grafted.parents)
-
-
-def fits(tree, position):
-    """Whether a tree's own side branches end with their block, as a trie's do."""
-    store = BlockStore(
-        KvShape(1, 1, 1, 1),
-        num_blocks=8,
-        max_sequences=1,
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-    )
-    cache = store.open()
-    cache.reserve(position - 1)
-    cache.length = position - 1
     try:
         Layout().add(cache, 1 + len(tree), tree.parents)
     except ValueError:
@@ -191,14 +183,25 @@ def test_above_temperature_0_the_noise_of_the_position_chooses():
     assert len(set(lucky)) == 2
 
 
-def test_what_was_not_computed_stays_and_what_stood_is_not_pooled():
+def test_guesses_that_were_not_computed_stay():
     token_ids = [5, 6]
     lookahead = Lookahead(token_ids, None, 0, window=4)
     before = list(lookahead.window)
     token_ids.append(7)
     lookahead.learn(1, Thoughts([], [], [], [Top([7], [0.0])]))
     assert lookahead.window[:3] == before[1:]
-    assert lookahead.guesses.guesses((5, 6), 2) == []
+
+
+def test_the_pool_remembers_every_row_of_a_tree():
+    token_ids = [5, 6]
+    lookahead = Lookahead(token_ids, None, 0)
+    sources = [TokenSource.LOOKAHEAD] * 3
+    tops = [Top([100 + row], [0.0]) for row in range(4)]
+    token_ids.append(100)
+    lookahead.learn(1, Thoughts([7, 8, 9], [-1, 0, -1], sources, tops))
+    for row, path in enumerate([(5, 6), (6, 7), (7, 8), (6, 9)]):
+        (guess,) = lookahead.guesses.guesses(path, 3)
+        assert (guess.token_id, guess.source) == (100 + row, TokenSource.LOOKAHEAD)
 
 
 def test_rows_that_are_not_finite_are_not_remembered():

@@ -50,8 +50,8 @@ def command(
         DrafterChoice,
         typer.Option(
             help="lookup: what stands in the text already; model: a draft model; random: for load "
-            "tests. No drafter is started for none, where the verifier's own lookups draft, and for "
-            "lookahead, where the target model alone guesses ahead."
+            "tests. No drafter is started for lookahead, where the target model guesses ahead, and "
+            "none, where the verifier's own lookups draft."
         ),
     ] = DrafterChoice.LOOKUP,
     draft_model: Annotated[

@@ -4,8 +4,7 @@ Behind the last committed token stands a window, a chain of guesses (Jacobi iter
 2402.02057). Its rows run beside the draft tokens, and what the target chooses at each is the guess
 for the position after it in the next round. With shared noise that choice is a function of the path
 alone, at any temperature, so the window moves towards the very text that plain decoding gives. What
-the target thought at rows that did not stand goes into a pool, from which draft tokens are taken.
-Knows token ids and log-probabilities, no model.
+the target thought at all rows goes into a pool, from which draft tokens are taken. Knows token ids and log-probabilities, no model.
 """
 
 import math
@@ -23,7 +22,7 @@ WINDOW = 8
 # Contexts of one sequence's pool.
 _MAX_CONTEXTS = 8192
 # Tokens that a row of the window gives: what a sequence measures itself counts beside this prior.
-_PRIOR_GAIN, _PRIOR_ROWS = 0.06, 400.0
+_PRIOR_GAIN, _PRIOR_ROWS = 0.03, 400.0
 
 
 class Thoughts(NamedTuple):
@@ -98,7 +97,7 @@ class Lookahead:
         looked = _path(children, self.window)
         self._num_rows += len(looked)
         self._gain += sum(thoughts.sources[node] is TokenSource.LOOKAHEAD for node in stood)
-        self._remember(start, thoughts, {ROOT, *stood})
+        self._remember(start, thoughts)
         chosen = [
             self._choice(start + depth, thoughts.tops[node + 1])
             for depth, node in enumerate([ROOT, *looked])
@@ -106,17 +105,17 @@ class Lookahead:
         self.window = [*chosen, *self.window[len(chosen) :]][num_new:]
         self._fill()
 
-    def _remember(self, start: int, thoughts: Thoughts, stood: set[int]) -> None:
-        """Into the pool with what was thought where the text does not run."""
+    def _remember(self, start: int, thoughts: Thoughts) -> None:
+        """Into the pool with what was thought after the token before the round and after each of
+        its draft tokens."""
         known = self._token_ids
-        for node, (parent, token_id) in enumerate(
-            zip(thoughts.parents, thoughts.token_ids, strict=True)
-        ):
-            top = thoughts.tops[node + 1]
+        pairs = [(known[start - 2] if start > 1 else 0, known[start - 1])]
+        for parent, token_id in zip(thoughts.parents, thoughts.token_ids, strict=True):
+            pairs.append((pairs[parent + 1][1], token_id))
+        for (before, last), top in zip(pairs, thoughts.tops, strict=True):
             # Nobody has looked yet at what a row that did not stand contains.
-            if node not in stood and all(map(math.isfinite, top.logprobs)):
-                before = known[start - 1] if parent == ROOT else thoughts.token_ids[parent]
-                self._pool.put(before, token_id, top)
+            if all(map(math.isfinite, top.logprobs)):
+                self._pool.put(before, last, top)
 
     def _choice(self, position: int, top: Top) -> int:
         """The target's token there: exact at temperature 0, else the winner among the likeliest."""
