@@ -12,7 +12,7 @@ PACKAGES := paceline drafter_service verifier_service gateway
 PROTOS := $(sort $(wildcard protos/paceline/v1/*.proto))
 
 .PHONY: help install demo test test-slow test-faults check bench-exact bench-engine bench-drafters sim-pacing \
-	bench-pacing proto up down clean
+	bench-pacing bench-lookahead proto up down clean
 
 help: ## What there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -60,6 +60,9 @@ bench-engine: install ## The engine against transformers, batches, prefixes; the
 
 bench-drafters: install ## Which draft tokens pay, on recorded answers; the last line is JSON
 	@PYTHONPATH="$(CURDIR)" $(BIN)/python benchmarks/drafters.py
+
+bench-lookahead: install ## What lookahead gives on the real model, text compared; last line JSON
+	@PYTHONPATH="$(CURDIR)" $(BIN)/python benchmarks/lookahead.py
 
 proto: install ## Generate paceline/v1 from protos/
 	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)

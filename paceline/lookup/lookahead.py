@@ -4,7 +4,8 @@ Behind the last committed token stands a window, a chain of guesses (Jacobi iter
 2402.02057). Its rows run beside the draft tokens, and what the target chooses at each is the guess
 for the position after it in the next round. With shared noise that choice is a function of the path
 alone, at any temperature, so the window moves towards the very text that plain decoding gives. What
-the target thought at all rows goes into a pool, from which draft tokens are taken. Knows token ids and log-probabilities, no model.
+the target thought at all rows goes into a pool, from which draft tokens are taken. Knows token ids
+and log-probabilities, no model.
 """
 
 import math
@@ -66,7 +67,9 @@ class Lookahead:
         branch ends with its block.
         """
         position = len(self._token_ids)
-        grafted = Tree(*map(list, (tree.token_ids, tree.parents, tree.sources, tree.probabilities)))
+        grafted = Tree(
+            list(tree.token_ids), list(tree.parents), list(tree.sources), list(tree.probabilities)
+        )
         children = _children(tree.token_ids, tree.parents)
         main = next((i for i, parent in enumerate(tree.parents) if parent != i - 1), len(tree))
         node, left = ROOT, None
