@@ -12,7 +12,7 @@ PACKAGES := paceline drafter_service verifier_service gateway
 PROTOS := $(sort $(wildcard protos/paceline/v1/*.proto))
 
 .PHONY: help install demo test test-slow test-faults test-observability screenshots dashboards \
-	redis prometheus chromium check bench-exact bench-engine bench-drafters bench-telemetry \
+	redis prometheus chromium check bench-exact bench-engine bench-drafters bench-lookahead bench-telemetry \
 	sim-pacing bench-pacing proto up down clean
 
 help: ## What there is to make
@@ -89,6 +89,9 @@ bench-drafters: install ## Which draft tokens pay, on recorded answers; the last
 
 bench-telemetry: install ## What metrics and spans cost a round; the last line is JSON
 	@$(BIN)/python benchmarks/telemetry.py
+
+bench-lookahead: install ## What lookahead gives on the real model, text compared; last line JSON
+	@PYTHONPATH="$(CURDIR)" $(BIN)/python benchmarks/lookahead.py
 
 proto: install ## Generate paceline/v1 from protos/
 	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)

@@ -24,9 +24,9 @@ from paceline.lookup.trie import Tree
 from paceline.params import SamplingParams
 from paceline.rounds import TokenSource
 from verifier_service.sources import (
+    DEFAULT_SOURCES,
     PROMPT_LOOKUP,
     RECYCLED,
-    SOURCES,
     Chain,
     Sources,
     Stores,
@@ -35,7 +35,7 @@ from verifier_service.sources import (
 ROWS = (8, 16, 32)
 TEMPERATURES = (0.0, 0.8)
 BRANCH_BLOCK = 32
-ALONE = {"prompt_lookup": (PROMPT_LOOKUP,), "recycled": (RECYCLED,), "all": SOURCES}
+ALONE = {"prompt_lookup": (PROMPT_LOOKUP,), "recycled": (RECYCLED,), "all": DEFAULT_SOURCES}
 NO_CHAIN = Chain()
 
 # A line of the recording.
@@ -164,7 +164,7 @@ def bench(answers: Sequence[Answer]) -> dict[str, Any]:
         alone = {name: simulate(some, names, ROWS[1]) for name, names in ALONE.items()}
         title = f"T {temperature:g}, {ROWS[1]} rows"
         print("\n".join(table(title, alone)), flush=True)
-        rows = {f"{n} rows": simulate(some, SOURCES, n) for n in ROWS}
+        rows = {f"{n} rows": simulate(some, DEFAULT_SOURCES, n) for n in ROWS}
         print("\n".join(table(f"T {temperature:g}, all sources", rows)), flush=True)
         total = pooled(alone["all"])
         figures[f"T {temperature:g}"] = {
@@ -177,7 +177,7 @@ def bench(answers: Sequence[Answer]) -> dict[str, Any]:
         }
     support = [a for a in answers if a["category"] == "support" and a["temperature"] == 0.0]
     stores = Stores()
-    asked = [pooled(simulate(support, SOURCES, ROWS[1], stores)) for _ in range(2)]
+    asked = [pooled(simulate(support, DEFAULT_SOURCES, ROWS[1], stores)) for _ in range(2)]
     first, again = (round(count.tokens_per_round, 2) for count in asked)
     print(f"support, T 0, asked once and again: {first} and {again}")
     return {**figures, "support_asked_again": again}
@@ -189,10 +189,10 @@ def priors(answers: Sequence[Answer]) -> dict[str, dict[Bucket, float]]:
     for name, temperature in (("GREEDY", 0.0), ("SAMPLED", 0.8)):
         some = [answer for answer in answers if answer["temperature"] == temperature]
         stores, seen = Stores(), Seen()
-        simulate(some, SOURCES, ROWS[1], stores, seen)
+        simulate(some, DEFAULT_SOURCES, ROWS[1], stores, seen)
         # A second time only past answers are news; the rest would look better than it is.
         seen.only = "past"
-        simulate(some, SOURCES, ROWS[1], stores, seen)
+        simulate(some, DEFAULT_SOURCES, ROWS[1], stores, seen)
         found[name] = seen.priors()
     return found
 

@@ -27,6 +27,7 @@ class HangUp:
 
     code: grpc.StatusCode | None = None
 
+
 # Of the verifiers that tests start for this drafter: their longest block.
 BLOCK = 8
 

@@ -8,7 +8,7 @@ from tiny import save_tiny_llama
 from drafter_service.config import DrafterSettings
 from paceline.params import SamplingParams, Speculation
 from paceline.rounds import TokenSource
-from verifier_service.sources import SOURCES
+from verifier_service.sources import LOOKAHEAD, SOURCES
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +57,12 @@ async def test_all_sources_in_one_trie_give_the_same_tokens(tiny, with_drafter):
     assert TokenSource.PAST_ANSWERS in drafted
     for answer in [*once, *again]:
         assert all(report.num_drafted <= 15 for report in answer.rounds)
+
+
+async def test_lookahead_alone_gives_the_same_tokens(tiny):
+    async with services(tiny, None, [LOOKAHEAD]) as address:
+        plain = await plain_answers(address)
+        ahead = await ask_all(address, requests())
+    assert [answer.token_ids for answer in ahead] == plain
+    assert sum(answer.sources.count(TokenSource.LOOKAHEAD) for answer in ahead) > 20
+    assert all(report.num_drafted <= 15 for answer in ahead for report in answer.rounds)

@@ -352,6 +352,21 @@ async def test_up_prints_one_ready_line_and_down_ends_it(
     }
 
 
+def test_lookahead_needs_no_drafter(
+    command: Callable[..., subprocess.Popen[str]], environment: dict[str, str]
+):
+    ports = ("--gateway-port", "0", "--verifier-port", "0")
+    up = command("up", "--drafter", "lookahead", *ports)
+    assert up.stdout is not None
+    assert up.stdout.readline().endswith(" drafter=none\n")
+    services = started_services(environment)
+    assert set(services) == {"verifier", "gateway"}
+    _, arguments = services["verifier"]
+    assert arguments[-2:] == ["--local-sources", "lookahead"]
+    up.terminate()
+    assert up.wait(timeout=DEADLINE_S) == 0
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
 async def test_no_service_outlives_a_killed_up(
     command: Callable[..., subprocess.Popen[str]], environment: dict[str, str]

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator
 
 from paceline.settings import DiallingSettings
-from verifier_service.sources import SOURCES
+from verifier_service.sources import DEFAULT_SOURCES, SOURCES
 
 
 class VerifierSettings(DiallingSettings):
@@ -43,7 +43,7 @@ class VerifierSettings(DiallingSettings):
         "auto", description="auto: fuse the model's layers with Inductor where that pays"
     )
     local_sources: list[str] = Field(
-        default_factory=lambda: list(SOURCES),
+        default_factory=lambda: list(DEFAULT_SOURCES),
         description=f"draft without a drafter: of {', '.join(SOURCES)}; empty for none",
     )
     max_draft_tokens: int = Field(8, ge=0, le=64, description="longest block of a drafter")

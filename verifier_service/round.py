@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from paceline.lookup.lookahead import Thoughts
 from paceline.lookup.recycling import NUM_TOP, Top
 from paceline.rounds import FinishReason, PlainReason, PrefillReport, RoundReport, TokenSource
 from paceline.sampling import Chooser, logprobs, top_tokens, verify
@@ -37,6 +38,8 @@ class Outcome:
     accepted: Sequence[TokenSource]
     # The target's likeliest ids at each delivered token, if some source wants them.
     tops: Sequence[Top]
+    # The same of every row, if some source wants that.
+    thoughts: Thoughts | None
     logprobs: list[TokenLogprob]
     plain_reason: PlainReason
     finish_reason: FinishReason
@@ -91,6 +94,7 @@ def play(turn: Turn, logits: Tensor, chooser: Chooser, eos_token_ids: frozenset[
         rejected=verdict.num_tested > verdict.num_accepted,
         accepted=[draft.sources[node] for node in path],
         tops=_tops(sequence, rows),
+        thoughts=_thoughts(turn, logits[:, : chooser.vocab_size]),
         logprobs=_logprobs(sequence, rows, token_ids),
         plain_reason=why_plain,
         finish_reason=finish_reason,
@@ -106,6 +110,14 @@ def _tops(sequence: VerifierSequence, rows: Tensor) -> Sequence[Top]:
     if sequence.sources is None or not sequence.sources.wants_tops:
         return ()
     return [Top(*top) for top in top_tokens(rows, NUM_TOP)]
+
+
+def _thoughts(turn: Turn, rows: Tensor) -> Thoughts | None:
+    sources, draft = turn.sequence.sources, turn.draft
+    if sources is None or not sources.wants_thoughts:
+        return None
+    tops = [Top(*top) for top in top_tokens(rows, NUM_TOP)]
+    return Thoughts(draft.token_ids, draft.parents, draft.sources, tops)
 
 
 def _logprobs(

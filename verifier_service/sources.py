@@ -9,18 +9,22 @@ from dataclasses import dataclass
 
 from paceline.lookup.confidence import Confidences
 from paceline.lookup.guesses import Guess, Predictor
+from paceline.lookup.lookahead import Lookahead, Thoughts
 from paceline.lookup.luck import Luck
 from paceline.lookup.past_answers import PastAnswers, PastGuesses
 from paceline.lookup.priors import GREEDY, SAMPLED
 from paceline.lookup.prompt_lookup import PromptGuesses, PromptLookup
 from paceline.lookup.recycling import RecycledGuesses, RecyclingTable, Top
 from paceline.lookup.tenants import Tenants
-from paceline.lookup.trie import Trie
+from paceline.lookup.trie import Tree, Trie
 from paceline.params import SamplingParams
 from paceline.rounds import TokenSource
 
 PROMPT_LOOKUP, PAST_ANSWERS, RECYCLED = "prompt_lookup", "past_answers", "recycled"
-SOURCES = (PROMPT_LOOKUP, PAST_ANSWERS, RECYCLED)
+LOOKAHEAD = "lookahead"
+SOURCES = (PROMPT_LOOKUP, PAST_ANSWERS, RECYCLED, LOOKAHEAD)
+# Lookahead gives these next to nothing more (docs/log.md).
+DEFAULT_SOURCES = (PROMPT_LOOKUP, PAST_ANSWERS, RECYCLED)
 
 
 class Stores:
@@ -83,6 +87,7 @@ class Sources:
         self._lookup: PromptLookup | None = None
         self._past: PastAnswers | None = None
         self._recycling: RecyclingTable | None = None
+        self._lookahead: Lookahead | None = None
         self._trie: Trie | None = None
         self._chain = Chain()
         if PROMPT_LOOKUP in names:
@@ -95,11 +100,28 @@ class Sources:
         if RECYCLED in names:
             self._recycling = stores.recycling.of(tenant) if keep else RecyclingTable()
             self._predictors.append(RecycledGuesses(self._recycling, token_ids, luck))
+        if LOOKAHEAD in names:
+            self._lookahead = Lookahead(token_ids, luck, seed)
+            self._predictors.append(self._lookahead.guesses)
 
     @property
     def wants_tops(self) -> bool:
         """Whether `committed` has a use for the target's likeliest ids."""
         return self._recycling is not None
+
+    @property
+    def wants_thoughts(self) -> bool:
+        """Whether `committed` has a use for what the target thought at every row."""
+        return self._lookahead is not None
+
+    def draft(self, chain: Chain, max_depth: int, count: int) -> Tree:
+        """The likeliest `count` draft tokens, rows of a lookahead window among them for what such
+        a row is worth; otherwise as `trie`."""
+        trie = self.trie(chain, max_depth)
+        if self._lookahead is None:
+            return trie.pick(count)
+        tree = trie.pick(count, self._lookahead.credit)
+        return self._lookahead.graft(tree, count - len(tree), max_depth, self._branch_block)
 
     def trie(self, chain: Chain, max_depth: int) -> Trie:
         """The trie of the coming round; the same one until tokens are committed or `chain`, what
@@ -117,12 +139,17 @@ class Sources:
 
     @property
     def has_guesses(self) -> bool:
-        """Whether the present trie has any draft token."""
-        return self._trie is not None and self._trie.has_guesses
+        """Whether the coming round could have any draft token."""
+        return self._lookahead is not None or (self._trie is not None and self._trie.has_guesses)
 
-    def committed(self, token_ids: Sequence[int], tops: Sequence[Top] = ()) -> None:
+    def committed(
+        self,
+        token_ids: Sequence[int],
+        tops: Sequence[Top] = (),
+        thoughts: Thoughts | None = None,
+    ) -> None:
         """A round's tokens, now at the end of the sequence; `tops` are what the target thought at
-        the position of each, or empty."""
+        the position of each, or empty; `thoughts` at all rows of the round."""
         if self._trie is not None:
             self._trie.learn(token_ids)
             self._trie = None
@@ -133,6 +160,8 @@ class Sources:
                 self._recycling.put(known[index - 2] if index > 1 else 0, known[index - 1], top)
         if self._lookup is not None:
             self._lookup.append(token_ids)
+        if self._lookahead is not None and thoughts is not None:
+            self._lookahead.learn(len(token_ids), thoughts)
 
     def finished(self) -> None:
         """The answer is complete: keep it, if that is wanted."""

@@ -6,7 +6,7 @@ Reads sequences, decides by the pacer and the scheduler, changes nothing. Knows 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.lookup.trie import Trie
+from paceline.lookup.trie import Tree
 from paceline.model.engine import Rows
 from paceline.params import Speculation
 from verifier_service.config import VerifierSettings
@@ -130,16 +130,16 @@ def worthwhile_wait(step: Step, pacer: Pacer, settings: VerifierSettings) -> Wai
     return pacer.wait(views, step.plain, max(settings.step_rows - step.plain.rows, 0))
 
 
-def _trie(sequence: VerifierSequence, sources: Sources) -> Trie:
+def _tree(sequence: VerifierSequence, sources: Sources, count: int) -> Tree:
     sent = sequence.mailbox.peek(sequence.draft_limit)
-    return sources.trie(Chain(sent.token_ids, sent.sources), sequence.num_left)
+    return sources.draft(Chain(sent.token_ids, sent.sources), sequence.num_left, count)
 
 
 def _draft(sequence: VerifierSequence, count: int) -> Draft:
     """The likeliest so many draft tokens of all sources; without any, the drafter's first ones."""
     if sequence.sources is None or not count:
         return sequence.mailbox.peek(count)
-    tree = _trie(sequence, sequence.sources).pick(count)
+    tree = _tree(sequence, sequence.sources, count)
     draft_us = sequence.mailbox.peek(count).draft_us
     return Draft(tree.token_ids, tree.sources, tree.parents, draft_us)
 
@@ -154,7 +154,7 @@ def _view(sequence: VerifierSequence, now_ns: int) -> View:
         limit = sequence.tree_limit
         if sequence.prefill is None and not fixed:
             limit = min(limit, _FIRST_DRAFT)
-        tree = _trie(sequence, sequence.sources).pick(limit)
+        tree = _tree(sequence, sequence.sources, limit)
         survival = sorted(tree.probabilities, reverse=True)
         is_content = tree.expected > sequence.pacing.acceptance.survival(1)[0]
     return View(

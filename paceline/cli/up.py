@@ -24,7 +24,13 @@ class DrafterChoice(StrEnum):
     LOOKUP = "lookup"
     MODEL = "model"
     RANDOM = "random"
+    LOOKAHEAD = "lookahead"
     NONE = "none"
+
+    @property
+    def is_service(self) -> bool:
+        """Whether a drafter is started; else the verifier drafts for itself."""
+        return self not in (DrafterChoice.LOOKAHEAD, DrafterChoice.NONE)
 
 
 class NumericsChoice(StrEnum):
@@ -45,7 +51,8 @@ def command(
         DrafterChoice,
         typer.Option(
             help="lookup: what stands in the text already; model: a draft model; random: for load "
-            "tests; none: plain decoding."
+            "tests. No drafter is started for lookahead, where the target model guesses ahead, and "
+            "none, where the verifier's own lookups draft."
         ),
     ] = DrafterChoice.LOOKUP,
     draft_model: Annotated[
@@ -119,7 +126,7 @@ def command(
     if http_port is None:
         http_port = _HTTP_PORT if gateway_port else 0
     ports = {"gateway": gateway_port, "http": http_port, "verifier": verifier_port}
-    if drafter is not DrafterChoice.NONE:
+    if drafter.is_service:
         ports["drafter"] = drafter_port
     scraped = {
         name: metrics_port + offset
@@ -185,6 +192,8 @@ def _specs(
 
     def verifier_command(addresses: Mapping[str, str]) -> Sequence[str]:
         peer = ["--drafter", addresses["drafter"]] if "drafter" in addresses else []
+        if drafter is DrafterChoice.LOOKAHEAD:
+            peer = ["--local-sources", "lookahead"]
         flags_of_model = ["--model", model, "--numerics", numerics]
         return serve("verifier_service", "verifier", *flags_of_model, *peer, *limit)
 
@@ -193,7 +202,7 @@ def _specs(
         return serve("gateway", "gateway", *http, "--verifier", addresses["verifier"])
 
     specs = [Spec("verifier", verifier_command), Spec("gateway", gateway_command)]
-    if drafter is not DrafterChoice.NONE:
+    if drafter.is_service:
         specs.insert(0, Spec("drafter", drafter_command, restarts=True))
     return specs
 

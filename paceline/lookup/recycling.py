@@ -65,8 +65,19 @@ def _pair(before: int, last: int) -> int:
 class RecycledGuesses:
     """A recycling table as a source of the trie."""
 
-    def __init__(self, table: RecyclingTable, token_ids: Sequence[int], luck: Luck | None) -> None:
-        """`token_ids` is the sequence's own list, which grows with its commits."""
+    def __init__(
+        self,
+        table: RecyclingTable,
+        token_ids: Sequence[int],
+        luck: Luck | None,
+        source: TokenSource = TokenSource.RECYCLED,
+    ) -> None:
+        """`token_ids` is the sequence's own list, which grows with its commits. `source` tells who
+        filled the table: its guesses are of kinds of their own."""
+        self._source = source
+        self._kind = "raced" if luck is not None else "recycled"
+        if source is not TokenSource.RECYCLED:
+            self._kind = f"{source.name.lower()} {self._kind}"
         self._table = table
         self._token_ids = token_ids
         self._luck = luck
@@ -97,7 +108,7 @@ class RecycledGuesses:
             )
         if self._luck is None:
             return [
-                Guess(i, TokenSource.RECYCLED, ("recycled", kind, min(int(p * -2.885), _MAX_LEVEL)))
+                Guess(i, self._source, (self._kind, kind, min(int(p * -2.885), _MAX_LEVEL)))
                 for i, p, kind in found
             ]
         return self._raced(self._luck, found, position)
@@ -118,6 +129,6 @@ class RecycledGuesses:
             margin = best - second if rank == 0 else best - scores[index]
             level = min(int(margin * 1.5), _MAX_MARGIN)
             token_id, _, kind = found[index]
-            bucket = ("raced", kind, min(rank, 3), level)
-            guesses.append(Guess(token_id, TokenSource.RECYCLED, bucket))
+            bucket = (self._kind, kind, min(rank, 3), level)
+            guesses.append(Guess(token_id, self._source, bucket))
         return guesses
