@@ -16,10 +16,9 @@ import functools
 import json
 import queue
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
@@ -29,10 +28,11 @@ from transformers import AutoTokenizer
 
 from paceline.model.load import load_model, resolve
 from paceline.params import SamplingParams, Speculation
-from verifier_service import engine as engine_module
+from paceline.rounds import SpeculationTotals
+from verifier_service import engine
 from verifier_service.config import VerifierSettings
 from verifier_service.engine import Engine
-from verifier_service.sequence import Event, FailedEvent, FinalEvent, Request, Sink, TokensEvent
+from verifier_service.sequence import Event, FailedEvent, Request, Sink, TokensEvent
 from verifier_service.sources import DEFAULT_SOURCES, LOOKAHEAD, RECYCLED, Sources
 
 PROMPTS = Path(__file__).parent / "prompts.jsonl"
@@ -48,6 +48,16 @@ SETS = {
 AT_ONCE = 16
 
 
+@dataclass(frozen=True)
+class Asked:
+    """One question."""
+
+    category: str
+    prompt: Sequence[int]
+    params: SamplingParams
+    seed: int
+
+
 @dataclass
 class Answer:
     """One answer under way."""
@@ -55,9 +65,11 @@ class Answer:
     category: str
     token_ids: list[int] = field(default_factory=list)
     count: Count = field(default_factory=Count)
+    totals: SpeculationTotals = field(default_factory=SpeculationTotals)
 
     def take(self, event: TokensEvent) -> None:
         self.token_ids += event.token_ids
+        self.totals.add_round(event.round)
         self.count.rounds += 1
         self.count.tokens += len(event.token_ids)
 
@@ -72,50 +84,45 @@ class Bench:
         self._model = self._thread.submit(load).result()
 
     @contextmanager
-    def _engine(self, sources: Sequence[str]) -> Iterator[Engine]:
-        settings = VerifierSettings(max_sequences=AT_ONCE, local_sources=list(sources))
-        engine = Engine(self._model, settings, _deliver, lambda updates: None)
-        engine.start(self._thread)
+    def _engine(self, sources: Sequence[str], max_waiting: int) -> Iterator[Engine]:
+        settings = VerifierSettings(
+            max_sequences=AT_ONCE, max_waiting=max_waiting, local_sources=list(sources)
+        )
+        running = Engine(self._model, settings, _deliver, lambda updates: None)
+        running.start(self._thread)
         try:
-            yield engine
+            yield running
         finally:
-            engine.stop()
+            running.stop()
 
     def ask(
-        self,
-        requests: Sequence[tuple[str, Request]],
-        sources: Sequence[str],
-        speculation: Speculation,
+        self, asked: Sequence[Asked], sources: Sequence[str], speculation: Speculation
     ) -> list[Answer]:
         """Raises RuntimeError when a request fails."""
-        answers = [Answer(category) for category, _ in requests]
+        answers = [Answer(one.category) for one in asked]
         ended: queue.SimpleQueue[FailedEvent | None] = queue.SimpleQueue()
 
         def sink(answer: Answer, event: Event) -> None:
             if isinstance(event, TokensEvent):
                 answer.take(event)
-            elif isinstance(event, FinalEvent):
-                ended.put(None)
             else:
-                ended.put(event)
+                ended.put(event if isinstance(event, FailedEvent) else None)
 
-        with self._engine(sources) as engine:
-            for start in range(0, len(requests), AT_ONCE):
-                part = list(zip(answers, requests, strict=True))[start : start + AT_ONCE]
-                for answer, (_, request) in part:
-                    asked = Request(
-                        request.prompt,
-                        (),
-                        request.params,
-                        request.seed,
-                        speculation=speculation,
-                        max_tree_tokens=self._max_rows - 1,
-                        keep=False,
-                    )
-                    engine.submit(asked, functools.partial(sink, answer))
-                for _ in part:
-                    if (failure := ended.get()) is not None:
-                        raise RuntimeError(failure.message)
+        with self._engine(sources, len(asked)) as running:
+            for answer, one in zip(answers, asked, strict=True):
+                request = Request(
+                    one.prompt,
+                    (),
+                    one.params,
+                    one.seed,
+                    speculation=speculation,
+                    max_tree_tokens=self._max_rows - 1,
+                    keep=False,
+                )
+                running.submit(request, functools.partial(sink, answer))
+            for _ in asked:
+                if (failure := ended.get()) is not None:
+                    raise RuntimeError(failure.message)
         return answers
 
     def close(self) -> None:
@@ -127,21 +134,20 @@ def _deliver(events: list[tuple[Sink, Event]]) -> None:
         sink(event)
 
 
-def requests(temperature: float, limit: int, max_tokens: int) -> list[tuple[str, Request]]:
+def questions(temperature: float, limit: int, max_tokens: int) -> list[Asked]:
     """Prompts evenly spread over the file, which is sorted by category."""
     tokenizer = AutoTokenizer.from_pretrained(resolve(MODEL))
     lines = [json.loads(line) for line in PROMPTS.read_text().splitlines()]
-    numbers = sorted({round(i * len(lines) / limit) for i in range(min(limit, len(lines)))})
+    count = min(limit, len(lines))
     found = []
-    for number in numbers:
+    for number in (i * len(lines) // count for i in range(count)):
         line = lines[number]
         prompt = tokenizer.apply_chat_template(
             line["messages"], add_generation_prompt=True, return_dict=False
         )
-        params = SamplingParams(
-            temperature=temperature, max_tokens=min(line.get("max_tokens", max_tokens), max_tokens)
-        )
-        found.append((line["category"], Request(prompt, (), params, 1000 + number)))
+        longest = min(line.get("max_tokens", max_tokens), max_tokens)
+        params = SamplingParams(temperature=temperature, max_tokens=longest)
+        found.append(Asked(line["category"], prompt, params, 1000 + number))
     return found
 
 
@@ -152,6 +158,37 @@ def by_category(answers: Sequence[Answer]) -> dict[str, Count]:
     return counts
 
 
+def compare(
+    bench: Bench, asked: Sequence[Asked], names: Sequence[str], title: str, *, with_priors: bool
+) -> dict[str, object]:
+    """Print a table of these sets of sources; the figures for the last line."""
+    plain = bench.ask(asked, (), Speculation.OFF)
+    columns: dict[str, dict[str, Count]] = {}
+    figures: dict[str, object] = {}
+    for name in names:
+        print(f"{title}: {name}", file=sys.stderr)
+        seen = Seen()
+        shared = functools.partial(Sources, confidences=seen)
+        with mock.patch.object(engine, "Sources", shared) if with_priors else nullcontext():
+            answers = bench.ask(asked, SETS[name], Speculation.FIXED)
+        if with_priors:
+            for bucket, probability in seen.priors().items():
+                print(f"    {bucket!r}: {probability},".replace("'", '"'))
+        columns[name] = by_category(answers)
+        totals = SpeculationTotals()
+        for answer in answers:
+            totals.add(answer.totals)
+        same = sum(a.token_ids == b.token_ids for a, b in zip(answers, plain, strict=True))
+        figures[name] = {
+            "mean_acceptance_length": round(totals.mean_acceptance_length, 3),
+            "tokens_per_round": round(pooled(columns[name]).tokens_per_round, 3),
+            "drafted_per_round": round(totals.num_drafted / totals.num_rounds, 1),
+            "identical": f"{same}/{len(plain)}",
+        }
+    print("\n".join(table(title, columns)), flush=True)
+    return figures
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--limit", type=int, default=72, help="prompts")
@@ -159,41 +196,17 @@ def main() -> None:
     parser.add_argument("--max-rows", type=int, default=16)
     parser.add_argument("--sets", default=",".join(SETS), help="of these, with commas")
     parser.add_argument("--temperatures", type=float, nargs="*", default=TEMPERATURES, metavar="T")
-    parser.add_argument("--priors", action="store_true", help="print lookahead's priors as well")
+    parser.add_argument("--priors", action="store_true", help="print confidences of guesses, too")
     args = parser.parse_args()
-    bench = Bench(args.max_rows)
-    figures: dict[str, dict[str, object]] = {}
+    figures, bench = {}, Bench(args.max_rows)
     try:
         for temperature in args.temperatures:
-            asked = requests(temperature, args.limit, args.max_tokens)
-            plain = bench.ask(asked, (), Speculation.OFF)
-            columns, identical = {}, {}
-            for name in args.sets.split(","):
-                seen, start = Seen(), time.monotonic()
-                with (
-                    mock.patch.object(
-                        engine_module, "Sources", functools.partial(Sources, confidences=seen)
-                    )
-                    if args.priors
-                    else mock.patch.dict({})
-                ):
-                    answers = bench.ask(asked, SETS[name], Speculation.FIXED)
-                print(f"{name}: {time.monotonic() - start:.0f} s", file=sys.stderr)
-                columns[name] = by_category(answers)
-                identical[name] = sum(
-                    a.token_ids == b.token_ids for a, b in zip(answers, plain, strict=True)
-                )
-                if args.priors:
-                    for bucket, probability in seen.priors().items():
-                        print(f"    {bucket!r}: {probability},".replace("'", '"'))
-            print("\n".join(table(f"T {temperature:g}, {args.max_rows} rows", columns)), flush=True)
-            figures[f"T {temperature:g}"] = {
-                name: {
-                    "mean_acceptance_length": round(pooled(counts).tokens_per_round, 3),
-                    "identical": f"{identical[name]}/{len(asked)}",
-                }
-                for name, counts in columns.items()
-            }
+            asked = questions(temperature, args.limit, args.max_tokens)
+            title = f"T {temperature:g}, {args.max_rows} rows"
+            names = args.sets.split(",")
+            figures[f"T {temperature:g}"] = compare(
+                bench, asked, names, title, with_priors=args.priors
+            )
     finally:
         bench.close()
     print(json.dumps(figures))
