@@ -155,11 +155,16 @@ async def test_a_skipped_residual_is_no_longer_the_targets_distribution(
 async def test_a_block_that_is_believed_is_seen_by_equality_and_distribution(
     asker: Asker, monkeypatch: pytest.MonkeyPatch
 ):
-    def believe(chooser: Any, logits: Any, draft: Any, state: Any, *_: Any) -> Verdict:
-        for token_id in draft:
-            state.append(token_id)
-        verdict = verify(chooser, logits[len(draft) :], (), state)
-        return Verdict([*draft, *verdict.token_ids], len(draft), len(draft))
+    def believe(chooser: Any, logits: Any, draft: Any, state: Any, _: Any, parents: Any) -> Verdict:
+        path: list[int] = []
+        for node, parent in enumerate(parents):
+            if parent == (path[-1] if path else -1):
+                path.append(node)
+                state.append(draft[node])
+        last = path[-1] + 1 if path else 0
+        verdict = verify(chooser, logits[last : last + 1], (), state)
+        accepted = [draft[node] for node in path]
+        return Verdict([*accepted, *verdict.token_ids], path, len(path))
 
     monkeypatch.setattr(verifier_service.round, "verify", believe)
     equality = await equality_check(asker, BUILT_IN[:2], temperature=0.0, max_tokens=12, seed=1)
