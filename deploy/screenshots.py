@@ -18,6 +18,7 @@ IMAGES = Path(__file__).parents[1] / "docs" / "img"
 SOURCES = "prompt_lookup,past_answers,recycled"
 WIDTH, HEIGHT = 1360, 880
 REPORT_WIDTH = 1040
+BENCH = "--categories summarisation,coding --limit 5 --temperature 0 --max-tokens 32".split()
 # Of the page's examples, the second: code.
 EXAMPLE = 1
 ANSWER_S = 240.0
@@ -41,7 +42,7 @@ def photograph_page(browser: Chrome, url: str) -> None:
 def photograph_report(browser: Chrome, gateway: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.html"
-        command = ["bench", "--target", gateway, "--limit", "1", "--max-tokens", "48"]
+        command = ["bench", "--target", gateway, *BENCH]
         subprocess.run(
             [sys.executable, "-m", "paceline.cli.main", *command, "--html", str(report)],
             check=True,
