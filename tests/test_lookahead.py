@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import TableModel
 
-from paceline.lookup.lookahead import WINDOW, Lookahead, Thoughts
+from paceline.lookup.lookahead import WINDOW, Lookahead
 from paceline.lookup.luck import Luck
 from paceline.lookup.recycling import Top
+from paceline.lookup.thoughts import Thoughts
 from paceline.lookup.trie import Tree
 from paceline.model.attention import Layout
 from paceline.model.cache import BLOCK_TOKENS, BlockStore, KvShape

@@ -502,7 +502,7 @@ class Engine:
                 self._fail(sequence, "nothing_left", str(error))
                 continue
             if sequence.sources is not None:
-                sequence.sources.committed(outcome.token_ids, outcome.tops, outcome.thoughts)
+                sequence.sources.committed(outcome.token_ids, outcome.thoughts)
             assert sequence.cache is not None
             # Only now: what gave a token is known to be finite.
             sequence.cache.register(sequence.token_ids)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from paceline.lookup.lookahead import Thoughts
 from paceline.lookup.recycling import NUM_TOP, Top
+from paceline.lookup.thoughts import Thoughts
 from paceline.rounds import FinishReason, PlainReason, PrefillReport, RoundReport, TokenSource
 from paceline.sampling import Chooser, logprobs, top_tokens, verify
 from verifier_service.sequence import (
@@ -36,9 +36,7 @@ class Outcome:
     rejected: bool
     # Sources of the accepted tokens.
     accepted: Sequence[TokenSource]
-    # The target's likeliest ids at each delivered token, if some source wants them.
-    tops: Sequence[Top]
-    # The same of every row, if some source wants that.
+    # What the target thought at every row, if some source wants to know.
     thoughts: Thoughts | None
     logprobs: list[TokenLogprob]
     plain_reason: PlainReason
@@ -93,7 +91,6 @@ def play(turn: Turn, logits: Tensor, chooser: Chooser, eos_token_ids: frozenset[
         num_accepted=len(path),
         rejected=verdict.num_tested > verdict.num_accepted,
         accepted=[draft.sources[node] for node in path],
-        tops=_tops(sequence, rows),
         thoughts=_thoughts(turn, logits[:, : chooser.vocab_size]),
         logprobs=_logprobs(sequence, rows, token_ids),
         plain_reason=why_plain,
@@ -104,12 +101,6 @@ def play(turn: Turn, logits: Tensor, chooser: Chooser, eos_token_ids: frozenset[
 
 def _plain_reason(turn: Turn) -> PlainReason:
     return PlainReason.PROBE if turn.is_probe else plain_reason(turn.sequence)
-
-
-def _tops(sequence: VerifierSequence, rows: Tensor) -> Sequence[Top]:
-    if sequence.sources is None or not sequence.sources.wants_tops:
-        return ()
-    return [Top(*top) for top in top_tokens(rows, NUM_TOP)]
 
 
 def _thoughts(turn: Turn, rows: Tensor) -> Thoughts | None:

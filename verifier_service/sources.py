@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 from paceline.lookup.confidence import Confidences
 from paceline.lookup.guesses import Guess, Predictor
-from paceline.lookup.lookahead import Lookahead, Thoughts
+from paceline.lookup.lookahead import Lookahead
 from paceline.lookup.luck import Luck
 from paceline.lookup.past_answers import PastAnswers, PastGuesses
 from paceline.lookup.priors import GREEDY, SAMPLED
 from paceline.lookup.prompt_lookup import PromptGuesses, PromptLookup
-from paceline.lookup.recycling import RecycledGuesses, RecyclingTable, Top
+from paceline.lookup.recycling import RecycledGuesses, RecyclingTable
 from paceline.lookup.tenants import Tenants
+from paceline.lookup.thoughts import Thoughts
 from paceline.lookup.trie import Tree, Trie
 from paceline.params import SamplingParams
 from paceline.rounds import TokenSource
@@ -105,14 +106,9 @@ class Sources:
             self._predictors.append(self._lookahead.guesses)
 
     @property
-    def wants_tops(self) -> bool:
-        """Whether `committed` has a use for the target's likeliest ids."""
-        return self._recycling is not None
-
-    @property
     def wants_thoughts(self) -> bool:
         """Whether `committed` has a use for what the target thought at every row."""
-        return self._lookahead is not None
+        return self._lookahead is not None or self._recycling is not None
 
     def draft(self, chain: Chain, max_depth: int, count: int) -> Tree:
         """The likeliest `count` draft tokens, rows of a lookahead window among them for what such
@@ -142,22 +138,17 @@ class Sources:
         """Whether the coming round could have any draft token."""
         return self._lookahead is not None or (self._trie is not None and self._trie.has_guesses)
 
-    def committed(
-        self,
-        token_ids: Sequence[int],
-        tops: Sequence[Top] = (),
-        thoughts: Thoughts | None = None,
-    ) -> None:
-        """A round's tokens, now at the end of the sequence; `tops` are what the target thought at
-        the position of each, or empty; `thoughts` at all rows of the round."""
+    def committed(self, token_ids: Sequence[int], thoughts: Thoughts | None = None) -> None:
+        """A round's tokens, now at the end of the sequence, and what the target thought."""
         if self._trie is not None:
             self._trie.learn(token_ids)
             self._trie = None
-        if self._recycling is not None:
+        if self._recycling is not None and thoughts is not None:
             known = self._token_ids
-            first = len(known) - len(token_ids)
-            for index, top in enumerate(tops, start=first):
-                self._recycling.put(known[index - 2] if index > 1 else 0, known[index - 1], top)
+            start = len(known) - len(token_ids)
+            before = known[start - 2] if start > 1 else 0
+            for context in thoughts.contexts(before, known[start - 1]):
+                self._recycling.put(*context)
         if self._lookup is not None:
             self._lookup.append(token_ids)
         if self._lookahead is not None and thoughts is not None:

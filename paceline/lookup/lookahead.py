@@ -8,13 +8,12 @@ the target thought at all rows goes into a pool, from which draft tokens are tak
 and log-probabilities, no model.
 """
 
-import math
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from paceline.lookup.luck import Luck
 from paceline.lookup.recycling import RecycledGuesses, RecyclingTable, Top
+from paceline.lookup.thoughts import Thoughts
 from paceline.lookup.trie import ROOT, Tree
 from paceline.rounds import TokenSource
 
@@ -24,16 +23,6 @@ WINDOW = 8
 _MAX_CONTEXTS = 8192
 # Tokens that a row of the window gives: what a sequence measures itself counts beside this prior.
 _PRIOR_GAIN, _PRIOR_ROWS = 0.03, 400.0
-
-
-class Thoughts(NamedTuple):
-    """A round's draft tokens, and what the target thought after the token before them and after
-    each of them: `tops` is one longer than the other lists, which are parallel."""
-
-    token_ids: Sequence[int]
-    parents: Sequence[int]
-    sources: Sequence[TokenSource]
-    tops: Sequence[Top]
 
 
 class Lookahead:
@@ -112,13 +101,9 @@ class Lookahead:
         """Into the pool with what was thought after the token before the round and after each of
         its draft tokens."""
         known = self._token_ids
-        pairs = [(known[start - 2] if start > 1 else 0, known[start - 1])]
-        for parent, token_id in zip(thoughts.parents, thoughts.token_ids, strict=True):
-            pairs.append((pairs[parent + 1][1], token_id))
-        for (before, last), top in zip(pairs, thoughts.tops, strict=True):
-            # Nobody has looked yet at what a row that did not stand contains.
-            if all(map(math.isfinite, top.logprobs)):
-                self._pool.put(before, last, top)
+        before = known[start - 2] if start > 1 else 0
+        for context in thoughts.contexts(before, known[start - 1]):
+            self._pool.put(*context)
 
     def _choice(self, position: int, top: Top) -> int:
         """The target's token there: exact at temperature 0, else the winner among the likeliest."""
