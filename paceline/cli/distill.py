@@ -50,7 +50,7 @@ def command(
         ),
     ] = None,
     self_prompts: Annotated[
-        int, typer.Option(min=10, metavar="N", help="How many questions the target writes.")
+        int, typer.Option(min=20, metavar="N", help="How many questions the target writes.")
     ] = 400,
     minutes: Annotated[
         float,
@@ -85,7 +85,7 @@ def command(
     batch: Annotated[int, typer.Option(min=1, metavar="N", help="Answers per step.")] = 8,
     rate: Annotated[
         float, typer.Option(min=1e-7, max=1.0, metavar="X", help="Highest learning rate.")
-    ] = 6e-4,
+    ] = 1e-3,
     seed: Annotated[
         int, typer.Option(callback=flags.uint64, metavar="N", help="Of all noise.")
     ] = 1,

@@ -16,8 +16,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 _DESCRIPTION = "corpus.json"
-# Every tenth chat is held out: which ones does not depend on how many there are.
-_HELD_OUT_EVERY = 10
+# One chat in ten is held out, in pairs: one at temperature 0 and one at 1 (chats.py). Which ones
+# does not depend on how many there are.
+_HELD_OUT_PERIOD, _HELD_OUT_FROM = 20, 18
 
 
 class OtherCorpus(Exception):
@@ -39,7 +40,7 @@ class Record:
 
     @property
     def is_held_out(self) -> bool:
-        return self.index % _HELD_OUT_EVERY == _HELD_OUT_EVERY - 1
+        return self.index % _HELD_OUT_PERIOD >= _HELD_OUT_FROM
 
 
 class Corpus:

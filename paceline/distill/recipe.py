@@ -16,7 +16,7 @@ from paceline.distill.chats import Message, Questions, Template
 from paceline.distill.corpus import Corpus, Record
 from paceline.distill.curve import Point, write_curve
 from paceline.distill.examples import column_of, make_example
-from paceline.distill.generation import generate
+from paceline.distill.generation import Job, generate
 from paceline.distill.student import Keep, kept_layers, make_student, save_student
 from paceline.distill.trainer import Trainer, Training
 from paceline.distill.vocabulary import coverage, expected_counts, ranked
@@ -196,6 +196,10 @@ def _collect(
     def elapsed() -> float:
         return 0.0 if plan.steps is not None else (time.monotonic() - started) / limit
 
+    def next_job() -> Job | None:
+        # What has been begun is ended: otherwise the corpus would lack long answers.
+        return None if elapsed() >= 1.0 else questions.next()
+
     def on_tokens(count: int) -> None:
         nonlocal num_tokens
         num_tokens += count
@@ -204,7 +208,7 @@ def _collect(
     try:
         for job, record in generate(
             model,
-            questions.next,
+            next_job,
             at_once=plan.at_once,
             num_top=_NUM_TOP,
             on_tokens=on_tokens,
@@ -218,8 +222,6 @@ def _collect(
             if len(buffer) == _SHARD_RECORDS:
                 corpus.add(buffer)
                 buffer = []
-            if elapsed() >= 1.0:
-                break
     finally:
         corpus.add(buffer)
 

@@ -132,6 +132,8 @@ def save_student(
         tensors |= shared
     file = folder / "model.safetensors"
     save_file(tensors, file, metadata={"format": "pt"})
+    # Written for the owner alone otherwise; the rest of the folder is not.
+    file.chmod(0o644)
     token_ids = tuple(student.token_ids.tolist())
     DraftVocab(target, embeddings_fingerprint(shared), token_ids).write(folder)
     for name in (*TOKENIZER_FILES, "generation_config.json"):
