@@ -119,7 +119,8 @@ def command(
     learnt from; acceptance is measured on these, from before the first step.
 
     Interrupt it at any time: the same command goes on from the last
-    checkpoint. The work folder may be removed when it is done.
+    checkpoint. Run again when it is done, it adds answers and trains anew;
+    the work folder may be removed.
 
     [bold]Five minutes on two cores[/bold]
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from transformers import AutoConfig, AutoTokenizer
 
 from paceline.distill.chats import Message, Questions, Template
+from paceline.distill.checkpoint import read_state
 from paceline.distill.corpus import Corpus, Record
 from paceline.distill.curve import Point, write_curve
 from paceline.distill.examples import column_of, make_example
@@ -104,7 +105,8 @@ def distill(plan: Plan, watch: Watch) -> Outcome:
     layers = kept_layers(_num_layers(folder), plan.num_layers, plan.keep)
     corpus = Corpus(plan.work / "corpus", _description(plan, model))
     checkpoint = plan.work / "checkpoint.safetensors"
-    if not checkpoint.is_file():
+    # A training that was interrupted goes on with the answers that it had.
+    if not _is_under_way(checkpoint):
         watch.phase("the target answers")
         _collect(plan, model, Template(AutoTokenizer.from_pretrained(folder)), corpus, watch)
     records = corpus.read()
@@ -155,6 +157,11 @@ def distill(plan: Plan, watch: Watch) -> Outcome:
         coverage=coverage(held_out, token_ids),
         weights_bytes=size,
     )
+
+
+def _is_under_way(checkpoint: Path) -> bool:
+    state = read_state(checkpoint)
+    return state is not None and state["points"][-1]["progress"] < 1.0
 
 
 def _load(plan: Plan) -> LanguageModel:
