@@ -63,7 +63,7 @@ class ModelDrafter:
         # The target's vocabulary, which may be the smaller one: what is above is never chosen.
         vocab_size = min(state.vocab_size, self.vocab_size)
         if vocab_size not in self._choosers:
-            self._choosers[vocab_size] = Chooser(vocab_size)
+            self._choosers[vocab_size] = Chooser(vocab_size, is_sparse=self._model.has_reduced_head)
         sampling = SamplingState(
             state.params,
             state.seed,

@@ -159,8 +159,12 @@ def _first_argmax(scores: Tensor) -> tuple[int, float]:
 class Chooser:
     """Chooses tokens with the shared noise of one vocabulary."""
 
-    def __init__(self, vocab_size: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, vocab_size: int, device: torch.device | str = "cpu", *, is_sparse: bool = False
+    ) -> None:
+        """is_sparse: most logits are -inf, so that it pays to draw noise for the others only."""
         self.vocab_size = vocab_size
+        self._is_sparse = is_sparse
         self._offsets = token_offsets(vocab_size, device)
 
     def choose(self, logits: Tensor, state: SamplingState) -> int:
@@ -171,7 +175,7 @@ class Chooser:
         scores = state.scores(logits[: self.vocab_size])
         if state.params.temperature == 0.0:
             token_id, best = _first_argmax(scores)
-        elif state.params.has_filters:
+        elif state.params.has_filters or self._is_sparse:
             token_id, best = self._race_of_few(scores, state)
         else:
             noise = exponentials(state.seed, Purpose.CHOOSE, state.position, self._offsets)

@@ -52,6 +52,7 @@ class TableModel:
 
     name, model_fingerprint, tokenizer_fingerprint = "table", "m", "t"
     vocab_size, max_context, eos_token_ids = VOCAB_SIZE, 200, frozenset({EOS})
+    has_reduced_head = False
 
     def __init__(self, max_sequences: int = 8) -> None:
         self.max_sequences = max_sequences

@@ -1,11 +1,10 @@
 """What `paceline bench` is given: lists of numbers, prompts, files to write. Loads no gRPC."""
 
-from importlib import resources
 from pathlib import Path
 
 import typer
 
-from paceline.cli.prompts import BadPrompts, Prompt, read_prompts
+from paceline.cli.prompts import BadPrompts, Prompt, own_prompts, read_prompts
 
 STDOUT = Path("-")
 
@@ -48,11 +47,7 @@ def writable(path: Path | None) -> Path | None:
 def chosen(file: Path | None, categories: str, limit: int) -> list[Prompt]:
     """Prompts of the file or, without one, the project's own; the first `limit` of a category."""
     try:
-        if file is None:
-            with resources.as_file(resources.files("paceline.bench") / "prompts.jsonl") as own:
-                found = read_prompts(own)
-        else:
-            found = read_prompts(file)
+        found = own_prompts() if file is None else read_prompts(file)
     except BadPrompts as error:
         raise typer.BadParameter(str(error), param_hint="--prompts") from None
     known = {prompt.workload for prompt in found}

@@ -24,6 +24,7 @@ COMMANDS = {
     "trace": "Show the rounds of one answer as a tree.",
     "compare": "Measure plain against speculative decoding on a running gateway.",
     "certify": "Prove that a gateway's answers do not depend on speculation.",
+    "distill": "Make a draft model for a target from the target's own answers.",
     "doctor": "Check what this machine and model can promise, and how fast.",
     "keys": "Add, list or remove API keys of a gateway.",
     "health": "Ask a service whether it is serving.",

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 from paceline.events import ChatMessage
@@ -50,6 +51,12 @@ BUILT_IN = (
     _question("A customer's parcel arrived broken. Write a short, friendly reply.", "support"),
     _question("Tell a short story about a lighthouse keeper who finds a map.", "writing"),
 )
+
+
+def own_prompts() -> list[Prompt]:
+    """Those that `paceline bench` asks without a file of others."""
+    with resources.as_file(resources.files("paceline.bench") / "prompts.jsonl") as own:
+        return read_prompts(own)
 
 
 def read_prompts(path: Path) -> list[Prompt]:

@@ -18,6 +18,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from paceline.model.attention import Attention, Layout
 from paceline.model.cache import BLOCK_TOKENS, BlockStore, KvShape, SequenceCache
 from paceline.model.compiled import TRACED_ROWS, compile_layers, restore_layers
+from paceline.model.distilled import ReducedHead
 from paceline.model.linear import CanonicalLinear, RowRange, make_canonical
 from paceline.model.native import attention_kernel
 from paceline.model.operators import handle
@@ -101,6 +102,8 @@ class LanguageModel:
         self._model.config._attn_implementation = name
         self.linears: list[CanonicalLinear] = make_canonical(model, self.linear_rows)
         self.is_compiled = False
+        # Logits are -inf for most ids.
+        self.has_reduced_head = isinstance(model.get_output_embeddings(), ReducedHead)
 
     @property
     def name(self) -> str:

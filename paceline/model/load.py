@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
+from paceline.model.distilled import IncompleteError, open_distilled, read_draft_vocab
 from paceline.model.engine import Identity, LanguageModel
 from paceline.model.numerics import NotExact, make_exact
 
@@ -79,9 +80,7 @@ def load_model(
     folder = resolve(source)
     limits = [limit for limit in (max_context, kv_tokens) if limit]
     identity = _identity(source, folder, min(limits, default=None))
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
-    ).to(device)
+    model = _open(source, folder, getattr(torch, dtype)).to(device)
     language_model = LanguageModel(
         model,
         identity,
@@ -94,6 +93,18 @@ def load_model(
     if numerics == "exact":
         _make_exact(language_model)
     return language_model
+
+
+def _open(source: str, folder: Path, dtype: torch.dtype) -> Any:
+    try:
+        vocab = read_draft_vocab(folder)
+        if vocab:
+            return open_distilled(folder, vocab, dtype, resolve)
+    except IncompleteError as error:
+        raise LoadError(f"model {source}: {error}") from None
+    return AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, use_safetensors=True, trust_remote_code=False
+    )
 
 
 def _is_worth_compiling(model: Any, device: str) -> bool:

@@ -1,0 +1,148 @@
+"""A student: a few of the target's layers, its embeddings frozen, its head reduced."""
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from paceline.model.distilled import (
+    DraftVocab,
+    ReducedHead,
+    embedding_names,
+    embeddings_fingerprint,
+    reduce_head,
+    stored_tensors,
+)
+from paceline.model.load import TOKENIZER_FILES
+
+# Of most architectures' parameters: the layer's index is the first number in the name.
+_LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
+# Settings under which what follows the head is more than the head, or the head's -inf is lost.
+_SCALED = ("final_logit_softcapping", "logits_scaling", "logit_scale")
+
+
+class Unsupported(ValueError):
+    """The target's architecture cannot be cut down to a student."""
+
+
+class Keep(StrEnum):
+    """Which of the target's layers a student begins with."""
+
+    ENDS = "ends"
+    FIRST = "first"
+
+
+def kept_layers(num_layers: int, num_kept: int, keep: Keep) -> list[int]:
+    """Indices, ascending. ENDS: the first half of them from the beginning, the rest from the end.
+
+    Raises Unsupported for more layers than there are.
+    """
+    if num_kept > num_layers:
+        raise Unsupported(f"the target has {num_layers} layers, not {num_kept}")
+    first = num_kept if keep is Keep.FIRST else (num_kept + 1) // 2
+    return [*range(first), *range(num_layers - (num_kept - first), num_layers)]
+
+
+@dataclass(slots=True)
+class Student:
+    """The model, float32, and what of it is trained: all but embeddings and head, by name."""
+
+    model: Any
+    token_ids: Tensor  # int64 [num_ids], ascending
+    trained: dict[str, nn.Parameter]
+
+    def logits(
+        self,
+        input_ids: Tensor,  # [num_sequences, num_positions]
+        rows: Tensor,  # int64 [num_rows], of the flattened positions
+    ) -> Tensor:  # [num_rows, num_ids]
+        hidden = self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
+        head: ReducedHead = self.model.get_output_embeddings()
+        logits: Tensor = head.linear(hidden.flatten(0, 1)[rows])
+        return logits
+
+
+def make_student(
+    target: Path, layers: Sequence[int], token_ids: Sequence[int], device: str
+) -> Student:
+    """target: its folder. Raises Unsupported."""
+    config = AutoConfig.from_pretrained(target, trust_remote_code=False)
+    for name in _SCALED:
+        if getattr(config, name, None) not in (None, 1, 1.0):
+            raise Unsupported(f"targets with {name} cannot be distilled")
+    config.num_hidden_layers = len(layers)
+    if getattr(config, "layer_types", None):
+        config.layer_types = [config.layer_types[layer] for layer in layers]
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    origins = {
+        name: _LAYER.sub(lambda match: str(layers[int(match.group())]), name, count=1)
+        for name, _ in model.named_parameters()
+    }
+    stored = stored_tensors(target, origins.values())
+    missing = [origin for origin in origins.values() if origin not in stored]
+    if missing:
+        raise Unsupported(f"the target's folder has no tensor {missing[0]}")
+    model.load_state_dict({name: stored[origin] for name, origin in origins.items()}, strict=False)
+    shared = embedding_names(model)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    reduce_head(model, token_ids)
+    trained = {
+        name: parameter
+        for name, parameter in model.named_parameters()
+        if name in origins and name not in shared
+    }
+    for parameter in trained.values():
+        parameter.requires_grad_(True)
+    model.to(device).train()
+    return Student(model, torch.tensor(list(token_ids)), trained)
+
+
+def save_student(
+    student: Student, folder: Path, *, target: str, target_folder: Path, with_embeddings: bool
+) -> int:
+    """Writes a folder that `load_model` opens. Returns the bytes of its weights.
+
+    target: the source whose embeddings complete it when they are not written too.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    dtype = _stored_dtype(target_folder)
+    config = student.model.config
+    architecture = type(student.model).__name__
+    document = config.to_dict() | {"architectures": [architecture], "dtype": str(dtype)[6:]}
+    (folder / "config.json").write_text(json.dumps(document, indent=2, default=str))
+    tensors = {
+        name: parameter.detach().to("cpu", dtype).contiguous()
+        for name, parameter in student.trained.items()
+    }
+    config = AutoConfig.from_pretrained(target_folder, trust_remote_code=False)
+    with torch.device("meta"):
+        whole = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    shared = stored_tensors(target_folder, embedding_names(whole))
+    if with_embeddings:
+        tensors |= shared
+    file = folder / "model.safetensors"
+    save_file(tensors, file, metadata={"format": "pt"})
+    # Written for the owner alone otherwise; the rest of the folder is not.
+    file.chmod(0o644)
+    token_ids = tuple(student.token_ids.tolist())
+    DraftVocab(target, embeddings_fingerprint(shared), token_ids).write(folder)
+    for name in (*TOKENIZER_FILES, "generation_config.json"):
+        if (target_folder / name).is_file():
+            shutil.copyfile(target_folder / name, folder / name)
+    return file.stat().st_size
+
+
+def _stored_dtype(folder: Path) -> torch.dtype:
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    dtype = getattr(config, "dtype", None)
+    return dtype if isinstance(dtype, torch.dtype) else torch.bfloat16
