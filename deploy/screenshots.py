@@ -18,7 +18,7 @@ IMAGES = Path(__file__).parents[1] / "docs" / "img"
 SOURCES = "prompt_lookup,past_answers,recycled"
 WIDTH, HEIGHT = 1360, 880
 REPORT_WIDTH = 1040
-BENCH = "--categories summarisation,coding --limit 5 --temperature 0 --max-tokens 32".split()
+BENCH = ["--categories", "summarisation,coding", "--limit", "5", "--temperature", "0", "--max-tokens", "32"]
 # Of the page's examples, the second: code.
 EXAMPLE = 1
 ANSWER_S = 240.0
