@@ -20,6 +20,7 @@ from paceline.lookup.confidence import Confidences
 from paceline.lookup.guesses import Bucket
 from paceline.lookup.priors import GREEDY, SAMPLED
 from paceline.lookup.recycling import Top
+from paceline.lookup.thoughts import Thoughts
 from paceline.lookup.trie import Tree
 from paceline.params import SamplingParams
 from paceline.rounds import TokenSource
@@ -111,7 +112,11 @@ def decode(
         path = accepted_path(tree, output[start:])
         end = min(start + len(path) + 1, len(output))
         token_ids += output[start:end]
-        sources.committed(output[start:end], tops[start:end])
+        # Of the rows that did not stand nothing was recorded.
+        stood = output[start : end - 1]
+        unknown = [TokenSource.UNSPECIFIED] * len(stood)
+        thoughts = Thoughts(stood, range(-1, len(stood) - 1), unknown, tops[start:end])
+        sources.committed(output[start:end], thoughts)
         count.rounds += 1
         count.tokens += end - start
         for node in path:

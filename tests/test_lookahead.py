@@ -57,7 +57,7 @@ def decoded(temperature, seed, max_rows=ROWS):
         verdict = verify(CHOOSER, rows, tree.token_ids, state, parents=tree.parents)
         token_ids += verdict.token_ids
         thoughts = Thoughts(tree.token_ids, tree.parents, tree.sources, thought(rows))
-        sources.committed(verdict.token_ids, (), thoughts)
+        sources.committed(verdict.token_ids, thoughts)
         rounds += 1
     return token_ids, rounds
 

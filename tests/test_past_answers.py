@@ -9,6 +9,7 @@ from paceline.lookup.past_answers import PastAnswers, PastGuesses
 from paceline.lookup.recycling import RecycledGuesses, RecyclingTable, Top
 from paceline.lookup.suffix_automaton import NO_MATCH, SuffixAutomaton
 from paceline.lookup.tenants import Tenants
+from paceline.lookup.thoughts import Thoughts
 from paceline.params import SamplingParams
 from paceline.rounds import TokenSource
 from verifier_service.sources import SOURCES, Chain, Sources, Stores
@@ -156,7 +157,7 @@ def answered(stores, **scope):
     first = sources(stores, token_ids, **scope)
     for token_id in (50, 51, 52, 53):
         token_ids.append(token_id)
-        first.committed([token_id], [Top([token_id, 60], [-0.1, -3.0])])
+        first.committed([token_id], Thoughts([], [], [], [Top([token_id, 60], [-0.1, -3.0])]))
     first.finished()
 
 

@@ -208,7 +208,8 @@ def plain_reason(sequence: VerifierSequence) -> PlainReason:
         return sequence.pacing.reason
     if len(sequence.mailbox) or (sequence.sources and sequence.sources.has_guesses):
         return PlainReason.NOT_WORTH
-    return PlainReason.NO_DRAFTER if sequence.link is None else PlainReason.NO_DRAFT
+    has_source = sequence.link is not None or sequence.sources is not None
+    return PlainReason.NO_DRAFT if has_source else PlainReason.NO_DRAFTER
 
 
 def digest(token_ids: Sequence[int]) -> bytes:
