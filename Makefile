@@ -11,7 +11,7 @@ INSTALLED := .venv/.installed
 PACKAGES := paceline drafter_service verifier_service gateway
 PROTOS := $(sort $(wildcard protos/paceline/v1/*.proto))
 
-.PHONY: help install demo test test-slow test-faults test-observability screenshots dashboards \
+.PHONY: help install demo test test-slow test-faults test-observability test-gpu screenshots dashboards \
 	redis prometheus chromium check bench-exact bench-engine bench-drafters bench-lookahead bench-telemetry \
 	sim-pacing bench-pacing proto up down clean
 
@@ -43,6 +43,9 @@ test-faults: install ## Kill, freeze, restart and overload real processes; minut
 
 test-observability: install prometheus chromium ## A real Prometheus and a real browser against the real services
 	$(BIN)/python -m pytest -m observability
+
+test-gpu: install ## On a machine with CUDA (and a CUDA build of torch: TORCH=torch)
+	$(BIN)/python -m pytest -m gpu
 
 screenshots: install chromium ## The live page and a bench report as pictures in docs/img
 	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python deploy/screenshots.py

@@ -5,13 +5,15 @@ weights with the same threads in this process. Sides take turns, medians are rep
 is JSON: plain_vs_transformers (one stream, tokens per second), batch8_vs_single, batch16_vs_single,
 rows8_vs_rows1 (time of a step), overhead_share (of a token's time at the client, what is not the
 target's forward; at one stream and at 8), warm_ttft_vs_cold, worst_gap_vs_step (4 streams while a
-long prompt comes in), transformers' own prompt lookup and assisted generation for comparison.
+long prompt comes in), rss_kb_per_request, ready_s (from start to ready). The table also has
+transformers' own prompt lookup and assisted generation.
 """
 
 import argparse
 import asyncio
 import json
 import os
+import random
 import statistics
 import sys
 import time
@@ -99,6 +101,29 @@ class Side:
         gaps = [b - a for times in answers for a, b in itertools.pairwise(times)]
         return max(gaps) / statistics.median(gaps)
 
+    async def growth_kb(self, num_requests: int) -> float:
+        """Memory that the service keeps per request, after a warm-up, in kB."""
+        generator = random.Random(0)
+
+        async def ask(count: int) -> None:
+            for _ in range(count // 8):
+                prompts = [generator.choices(range(1000, 40000), k=40) for _ in range(8)]
+                await asyncio.gather(*(self.answer(prompt, 2) for prompt in prompts))
+
+        await ask(num_requests // 2)
+        before = _children_rss_kb()
+        await ask(num_requests)
+        return (_children_rss_kb() - before) / num_requests
+
+
+def _children_rss_kb() -> int:
+    pid = os.getpid()
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    lines = [
+        line for child in children for line in Path(f"/proc/{child}/status").read_text().split("\n")
+    ]
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
 
 class Transformers:
     """transformers' own `generate` on the same weights."""
@@ -158,7 +183,9 @@ def prompts_of(folder: Path) -> tuple[list[list[int]], list[int]]:
     return short[:16], long
 
 
-async def measure(address: str, folder: Path, rounds: int, num_tokens: int) -> dict[str, Any]:
+async def measure(
+    address: str, folder: Path, rounds: int, num_tokens: int, num_requests: int
+) -> dict[str, Any]:
     short, long = prompts_of(folder)
     theirs = Transformers(folder)
     model = load_model(EMBEDDED, max_sequences=2, kv_tokens=4096)
@@ -191,6 +218,7 @@ async def measure(address: str, folder: Path, rounds: int, num_tokens: int) -> d
             note("time to first token, cold, ms", cold * 1e3)
             note("warm_ttft_vs_cold", await ours.first_token_s(long, warm=True) / cold)
             note("worst_gap_vs_step", await ours.worst_gap(short, long))
+        note("rss_kb_per_request", await ours.growth_kb(num_requests))
         note(
             "tokens/s, transformers assisted by itself",
             theirs.rate(short[0], num_tokens, assistant_model=theirs.as_assistant),
@@ -203,12 +231,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="times that the sides take turns")
     parser.add_argument("--tokens", type=int, default=48, help="tokens of each answer")
+    parser.add_argument("--requests", type=int, default=2000, help="requests for memory growth")
     options = parser.parse_args()
     torch.set_num_threads(THREADS)
     folder = resolve(EMBEDDED)
     flags = ["--port=0", f"--threads={THREADS}", "--numerics=exact"]
+    begin = time.perf_counter()
     with service("-m", "verifier_service", *flags) as address:
-        figures = asyncio.run(measure(address, folder, options.rounds, options.tokens))
+        ready_s = time.perf_counter() - begin
+        figures = asyncio.run(
+            measure(address, folder, options.rounds, options.tokens, options.requests)
+        )
+    figures["ready_s"] = [ready_s]
     print(f"{'':44s}{'median':>9s}{'least':>9s}{'most':>9s}")
     for name, values in figures.items():
         print(f"{name:44s}{statistics.median(values):9.3f}{min(values):9.3f}{max(values):9.3f}")
