@@ -208,7 +208,7 @@ def plain_reason(sequence: VerifierSequence) -> PlainReason:
         return sequence.pacing.reason
     if len(sequence.mailbox) or (sequence.sources and sequence.sources.has_guesses):
         return PlainReason.NOT_WORTH
-    has_source = sequence.link is not None or sequence.sources is not None
+    has_source = sequence.link is not None or (sequence.sources and sequence.sources.has_own)
     return PlainReason.NO_DRAFT if has_source else PlainReason.NO_DRAFTER
 
 

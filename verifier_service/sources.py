@@ -106,6 +106,11 @@ class Sources:
             self._predictors.append(self._lookahead.guesses)
 
     @property
+    def has_own(self) -> bool:
+        """Whether it can draft without a drafter."""
+        return bool(self._predictors)
+
+    @property
     def wants_thoughts(self) -> bool:
         """Whether `committed` has a use for what the target thought at every row."""
         return self._lookahead is not None or self._recycling is not None
