@@ -82,7 +82,7 @@ def test_tiny_fp32_gives_the_same_tokens(tiny, tiny_plain, kind):
 
 @pytest.fixture(scope="module")
 def smollm2_plain(smollm2):
-    prompts = chat_prompts(12, max_chars=450)
+    prompts = chat_prompts(6, max_chars=450)
     return prompts, plain_answers(smollm2, prompts, 20)
 
 
