@@ -59,7 +59,8 @@ class VerifierSettings(DiallingSettings):
     draft_budget_share: float = Field(
         0.02, ge=0.0, le=1.0, description="or this share of its time, whichever is more"
     )
-    step_rows: int = Field(256, ge=16, description="rows of all sequences in one forward")
+    # At most as many as the KV cache has scratch slots for the branches of trees (model/cache.py).
+    step_rows: int = Field(256, ge=16, le=512, description="rows of all sequences in one forward")
     prefill_rows: int = Field(128, ge=16, description="rows of one prompt in one forward")
     busy_prefill_rows: int = Field(
         48, ge=16, description="rows of all prompts in a forward that running answers share"

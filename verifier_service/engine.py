@@ -431,7 +431,8 @@ class Engine:
             sequence.cache = cache
             if not sequence.prefill_started_ns:
                 sequence.prefill_started_ns = time.monotonic_ns()
-                sequence.num_cached = num_cached
+                # Of an answer that is opened again, tokens of the answer may be cached, too.
+                sequence.num_cached = min(num_cached, len(sequence.request.prompt))
             self._running.append(sequence)
 
     def _has_room(self, cache: SequenceCache, length: int) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from paceline.model.cache import BLOCK_TOKENS, BlockStore, SequenceCache
 from paceline.model.gathered import Path, Shape, attend_gathered
-from paceline.model.native import AttentionKernel, Rows
+from paceline.model.native import AttentionKernel, RowPlaces
 
 
 @dataclass(slots=True)
@@ -71,11 +71,11 @@ class Layout:
             self.slots.append(slot)
         self.spans.append((first, first + chain + side, first + num_rows))
 
-    def rows(self) -> Rows:
+    def rows(self) -> RowPlaces:
         def tensor(values: Sequence[int]) -> Tensor:
             return torch.tensor(values, dtype=torch.int32)
 
-        return Rows(
+        return RowPlaces(
             slots=tensor(self.slots),
             positions=tensor(self.positions),
             table_starts=tensor(self.table_starts),
@@ -135,7 +135,7 @@ class Attention:
         self.shape = Shape()
         self._store = store
         self._kernel = kernel
-        self._rows: Rows | None = None
+        self._rows: RowPlaces | None = None
         self._slots = torch.empty(0)
         self._paths: list[Path] = []
 

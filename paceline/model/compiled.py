@@ -1,10 +1,10 @@
-"""Decoder layers as one compiled graph each: what lies between the linear layers and attention is
-fused by Inductor, which halves the time a step spends outside of them (docs/log.md).
+"""Decoder layers as compiled graphs: what lies between the linear layers and attention is fused by
+Inductor, where most of a step's time outside of them went (docs/log.md).
 
 Works on any architecture whose layers can be traced; layers that are alike share one graph, which
 Inductor keeps in its cache. Where compiling fails the layers stay as they are, with the reason in
-the log. Rows of a graph do not depend on how many there are: its row count is symbolic, and
-the self-check (numerics.py) looks at the result, not at this argument.
+the log. The row count of a graph is symbolic, so that rows have the same code whatever their
+number; whether they also have the same bits is for the self-check to find (numerics.py).
 """
 
 import contextlib
@@ -39,6 +39,7 @@ def compile_layers(model: nn.Module, run: Callable[[], object], folder: Path) ->
 
     run: one forward of the model, by which the layers' arguments are found.
     """
+    # Inductor has no other way to be told, and has set its own default when it was imported.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
     layers = _decoder_layers(model)
     start_s = time.monotonic()
@@ -152,7 +153,7 @@ def _compile(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     """A callable of [arguments' tensors, layer's tensors] that gives the layer's output."""
     slots = _slots(layer)
     given = _flat(args, kwargs)
-    # Rows are the size 1 of an argument [1, rows, ...]; the recorded forward had TRACED_ROWS.
+    # Whatever has TRACED_ROWS of something in the recorded forward has a row for each of it.
     mode = FakeTensorMode(shape_env=ShapeEnv())
 
     def fake(tensor: Tensor, *, may_vary: bool) -> Tensor:

@@ -30,7 +30,7 @@ _FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPI
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowPlaces:
     """Where the rows of one forward lie; int32 tensors, in the terms of kernels/attention.c."""
 
     slots: Tensor
@@ -67,7 +67,7 @@ class AttentionKernel:
         value: Tensor,  # [num_rows, num_heads, value_dim]
         keys: Tensor,  # one layer of BlockStore.keys
         values: Tensor,  # one layer of BlockStore.values
-        rows: Rows,
+        rows: RowPlaces,
         *,
         scaling: float,
         window: int | None,

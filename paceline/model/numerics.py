@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from paceline.model.cache import BLOCK_TOKENS
 from paceline.model.engine import LanguageModel, Rows
 from paceline.model.gathered import Shape
 from paceline.model.linear import CanonicalLinear
@@ -106,7 +107,30 @@ def _end_to_end(model: LanguageModel) -> int:
             if not torch.equal(logits, reference):
                 return 0
             compared += len(reference)
+    for sequence, reference in zip(sequences, plain, strict=True):
+        branch = _branch_logits(model, sequence)
+        if not torch.equal(branch, reference[: len(branch)]):
+            return 0
+        compared += len(branch)
     return compared
+
+
+def _branch_logits(model: LanguageModel, sequence: Sequence[int]) -> Tensor:
+    """Logits of the tail's first tokens as the side branch of a tree of draft tokens."""
+    cache = model.new_cache()
+    try:
+        start = len(sequence) - _TAIL
+        model.forward([Rows(cache, sequence[:start], 0)])
+        # A side branch ends with the block in which it begins.
+        count = min(_TAIL - 1, max(BLOCK_TOKENS - (start + 1) % BLOCK_TOKENS, 1))
+        branch = sequence[start + 1 : start + 1 + count]
+        decoy = (branch[0] + 1) % model.vocab_size
+        parents = [-1, -1, *range(1, count)]
+        rows = [Rows(cache, [sequence[start], decoy, *branch], count + 2, parents)]
+        logits = model.forward(rows)
+        return torch.cat((logits[:1], logits[2:]))
+    finally:
+        cache.free()
 
 
 def _tail_logits(
