@@ -124,7 +124,7 @@ def test_an_answer_never_depends_on_arrivals_cancellations_or_preemption(folder,
                 served.engine.cancel(victim.sequence)
         assert [answer.wait() for answer in answers] == expected
     assert any(answer.prefill.num_cached_tokens for answer in answers)
-    assert (served.engine.num_preemptions > 0) == (kv_tokens == 416)
+    assert (served.engine.status().num_preemptions > 0) == (kv_tokens == 416)
     served.close()
     assert store.num_live == 0
     assert store.blocks_free == store.blocks_total

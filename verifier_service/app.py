@@ -16,9 +16,10 @@ from paceline.server import INTERNAL_MESSAGE_BYTES, Service, refuse_exposure, ru
 from paceline.v1 import verifier_pb2_grpc
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters import DrafterPool
-from verifier_service.engine import AHEAD, Engine
+from verifier_service.engine import Engine
 from verifier_service.links import Update
 from verifier_service.metrics import VerifierMetrics
+from verifier_service.opening import AHEAD
 from verifier_service.sequence import Event, Sink
 from verifier_service.servicer import VerifierServicer
 from verifier_service.spans import StepWatcher
