@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import gc
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
@@ -99,6 +100,9 @@ async def _serve(settings: VerifierSettings) -> None:
         while servicer.num_live:
             await asyncio.sleep(0.02)
 
+    # What there is now stays until the end: not to be looked through again.
+    gc.freeze()
+    gc.enable()
     engine.start(model_thread)
     address = await service.start()
     await service.set_serving()
