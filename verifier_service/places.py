@@ -31,7 +31,7 @@ class Places:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.waiting) or any(not s.is_paused for s in self.running)
+        return any(not sequence.is_paused for sequence in self.all)
 
     def find(self, number: int) -> VerifierSequence | None:
         return self._by_number.get(number)
@@ -58,35 +58,46 @@ class Places:
         return [sequence for sequence in self.all if _is_overdue(sequence, now_ns)]
 
     def admit(self) -> None:
-        """Let run who waits, in order, as far as there is room."""
-        while self.waiting:
-            sequence = self.waiting[0]
-            try:
-                cache = self._model.new_cache()
-            except CapacityError:
+        """Let run who waits, in order, as far as there is room. Whoever is paused makes room, and
+        is not let in again before it has credit."""
+        while (sequence := next((s for s in self.waiting if not s.is_paused), None)) is not None:
+            if self._try_admit(sequence):
+                continue
+            paused = [s for s in self.running if s.is_paused]
+            if not paused:
                 return
-            num_cached = cache.adopt(sequence.token_ids, salt=sequence.request.tenant)
-            if self.running and not self._has_room(cache, len(sequence.token_ids) + 1):
-                cache.free()
-                return
-            self.waiting.popleft()
-            sequence.cache = cache
-            if not sequence.prefill_started_ns:
-                sequence.prefill_started_ns = time.monotonic_ns()
-                # Of an answer that is opened again, tokens of the answer may be cached, too.
-                sequence.num_cached = min(num_cached, len(sequence.request.prompt))
-            self.running.append(sequence)
+            self._preempt(paused[-1])
+
+    def _try_admit(self, sequence: VerifierSequence) -> bool:
+        try:
+            cache = self._model.new_cache()
+        except CapacityError:
+            return False
+        num_cached = cache.adopt(sequence.token_ids, salt=sequence.request.tenant)
+        if self.running and not self._has_room(cache, len(sequence.token_ids) + 1):
+            cache.free()
+            return False
+        self.waiting.remove(sequence)
+        sequence.cache = cache
+        if not sequence.prefill_started_ns:
+            sequence.prefill_started_ns = time.monotonic_ns()
+            # Of an answer that is opened again, tokens of the answer may be cached, too.
+            sequence.num_cached = min(num_cached, len(sequence.request.prompt))
+        self.running.append(sequence)
+        return True
 
     def _has_room(self, cache: SequenceCache, length: int) -> bool:
         return cache.num_missing(length) <= self._model.store.blocks_free
 
     def make_room(self, step: Step) -> Step:
-        """Turns that fit the KV cache: drafts yield first, then whoever was admitted last."""
+        """Turns that fit the KV cache: drafts yield first, then who is paused, then whoever was
+        admitted last."""
         store, turns = self._model.store, step.turns
         if sum(turn.num_missing_blocks for turn in turns) > store.blocks_free:
             turns = [replace(turn, draft=Draft()) for turn in turns]
         while sum(turn.num_missing_blocks for turn in turns) > store.blocks_free:
-            self._preempt(self.running[-1])
+            paused = [s for s in self.running if s.is_paused]
+            self._preempt((paused or self.running)[-1])
             turns = [turn for turn in turns if turn.sequence.cache is not None]
         return step if turns is step.turns else replace(step, turns=turns)
 
