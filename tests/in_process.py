@@ -20,7 +20,8 @@ from paceline.server import INTERNAL_MESSAGE_BYTES, Service
 from paceline.v1 import drafter_pb2_grpc, verifier_pb2_grpc
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters import DrafterPool
-from verifier_service.engine import AHEAD, Engine
+from verifier_service.engine import Engine
+from verifier_service.opening import AHEAD
 from verifier_service.servicer import VerifierServicer
 
 DEADLINE_S = 30.0

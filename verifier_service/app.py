@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import gc
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,9 +17,10 @@ from paceline.server import INTERNAL_MESSAGE_BYTES, Service, refuse_exposure, ru
 from paceline.v1 import verifier_pb2_grpc
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters import DrafterPool
-from verifier_service.engine import AHEAD, Engine
+from verifier_service.engine import Engine
 from verifier_service.links import Update
 from verifier_service.metrics import VerifierMetrics
+from verifier_service.opening import AHEAD
 from verifier_service.sequence import Event, Sink
 from verifier_service.servicer import VerifierServicer
 from verifier_service.spans import StepWatcher
@@ -98,6 +100,9 @@ async def _serve(settings: VerifierSettings) -> None:
         while servicer.num_live:
             await asyncio.sleep(0.02)
 
+    # What there is now stays until the end: not to be looked through again.
+    gc.freeze()
+    gc.enable()
     engine.start(model_thread)
     address = await service.start()
     await service.set_serving()
