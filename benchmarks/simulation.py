@@ -365,8 +365,10 @@ class _Run:
         step_us = true_us * math.exp(self.rng.gauss(0.0, noise))
         self.now_us += step_us
         self._receive()
-        self.pacer.measured(shape, plain, step_us, prefill=False)
-        plain_us, rows_us, drafting_us = self.pacer.costs(shape, plain, step_us)
+        plain_us = rows_us = drafting_us = 0.0
+        if self.is_paced:
+            self.pacer.measured(shape, plain, step_us, prefill=False)
+            plain_us, rows_us, drafting_us = self.pacer.costs(shape, plain, step_us)
         for sequence, view, draft in zip(list(self.running), views, drafts, strict=True):
             accepted = tested = 0
             for token in draft.token_ids:
