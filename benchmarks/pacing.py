@@ -15,18 +15,17 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from delay_proxy import delayed
+from delay_proxy import Line, open_line
 from pacing_pairs import PACED, PLAIN, SERIAL, Ratios, ask, compare
 from services import service
 
 from paceline.client import GatewayClient
+from paceline.verifier_status import verifier_status
 
 BAD = str(Path(__file__).resolve().parent / "bad_drafter.py")
 LOOKUP = ("-m", "drafter_service", "--port=0", "--metrics-port=0", "--drafter=lookup")
 RANDOM = ("-m", "drafter_service", "--port=0", "--metrics-port=0", "--drafter=random")
 MODEL = ("-m", "drafter_service", "--port=0", "--metrics-port=0", "--drafter=model")
-# The drafter is then all there is.
-ALONE = ("--local-sources=",)
 COPY = (
     "Copy this text exactly, twice: The quick brown fox jumps over the lazy dog, and then it goes "
     "back to the den by the river to sleep until the evening comes."
@@ -37,6 +36,8 @@ DELAYS_MS = (1, 10, 50)
 LEAST_SPEED, MOST_P95, MOST_FIRST = 0.97, 1.03, 1.03
 # Flapping has a period of 10 s, of which an answer should see more than one half.
 LONG = 3
+# A verifier dials again after at most this.
+_LINK_S = 30.0
 COLUMNS = "speed  p95/token  ttft p50  ttft p95  accepted  plain tok/s"
 
 
@@ -45,6 +46,7 @@ class Report:
     """What was found: the JSON line, and what missed the promise."""
 
     rounds: int
+    seconds: float
     max_tokens: int
     only: str
     scenarios: dict[str, float] = field(default_factory=dict)
@@ -88,19 +90,52 @@ class Report:
         )
 
 
+@dataclass(frozen=True)
+class Stack:
+    """A verifier, its gateway's client, and the line on which it finds its drafter."""
+
+    verifier: str
+    client: GatewayClient
+    line: Line
+
+    @contextlib.asynccontextmanager
+    async def drafter(self, *command: str, delay_s: float = 0.0) -> AsyncIterator[None]:
+        """This drafter, and nobody after the end of the block; the verifier has noticed each."""
+        with service(*command) as address:
+            await self.line.lead_to(address, delay_s)
+            await self.line.is_used.wait()
+            await self._until("ready")
+            try:
+                yield
+            finally:
+                await self.line.lead_to(None)
+        await self._until("connecting")
+
+    async def _until(self, state: str) -> None:
+        deadline_s = time.monotonic() + _LINK_S
+        while time.monotonic() < deadline_s:
+            status = await verifier_status(self.verifier)
+            if status is not None and status.drafters[0].state == state:
+                return
+            await asyncio.sleep(0.1)
+        raise RuntimeError(f"the drafter's link is not {state}")
+
+
 @contextlib.asynccontextmanager
-async def stack(drafter: str, report: Report, *options: str) -> AsyncIterator[GatewayClient]:
-    """A verifier with this drafter's address, and a client of its gateway, warmed up."""
-    report.say("starting services")
+async def stack(report: Report, *options: str) -> AsyncIterator[Stack]:
+    """Services that compile and draw their first breath before anything is measured."""
+    report.say("starting a verifier and a gateway")
     flags = ("--port=0", "--metrics-port=0")
-    with (
-        service("-m", "verifier_service", *flags, f"--drafter={drafter}", *options) as verifier,
-        service("-m", "gateway", *flags, f"--verifier={verifier}") as gateway,
-    ):
-        async with GatewayClient(gateway) as client:
-            for policy in (PLAIN, PACED):
-                await ask(client, COPY, 8, policy)
-            yield client
+    async with open_line() as line:
+        drafter = f"--drafter=127.0.0.1:{line.port}"
+        with (
+            service("-m", "verifier_service", *flags, drafter, *options) as verifier,
+            service("-m", "gateway", *flags, f"--verifier={verifier}") as gateway,
+        ):
+            async with GatewayClient(gateway) as client:
+                for policy in (PLAIN, PACED):
+                    await ask(client, COPY, 8, policy)
+                yield Stack(verifier, client, line)
 
 
 async def case(
@@ -119,74 +154,69 @@ async def case(
         at_once=at_once,
         max_tokens=report.max_tokens * longer,
         rounds=report.rounds,
+        seconds=report.seconds,
+        workload=name,
         progress=report.say,
     )
     return report.judge(name, found)
 
 
-async def bad_drafters(report: Report) -> None:
-    for name, command, prompt in (
-        ("random", RANDOM, OTHER),
-        ("slow", (BAD, "slow", "0"), COPY),
-        ("flapping", (BAD, "flap", "0"), COPY),
-        ("same cores", MODEL, OTHER),
-    ):
-        if report.wants(name):
-            longer = LONG if name == "flapping" else 1
-            with service(*command) as drafter:
-                async with stack(drafter, report, *ALONE) as client:
-                    ratio = await case(report, name, client, prompt, longer=longer)
-                    report.scenarios[name] = ratio
+async def drafters_alone(report: Report) -> None:
+    """What the verifier could draft for itself is off: the drafter is all there is."""
+    bad = [
+        ("random", RANDOM, OTHER, 1),
+        ("slow", (BAD, "slow", "0"), COPY, 1),
+        ("flapping", (BAD, "flap", "0"), COPY, LONG),
+        ("same cores", MODEL, OTHER, 1),
+    ]
+    late = [(f"delay {delay_ms} ms", delay_ms) for delay_ms in DELAYS_MS]
+    if not any(report.wants(name) for name, *_ in (*bad, *late)):
+        return
+    async with stack(report, "--local-sources=") as services:
+        for name, command, prompt, longer in bad:
+            if report.wants(name):
+                async with services.drafter(*command):
+                    report.scenarios[name] = await case(
+                        report, name, services.client, prompt, longer=longer
+                    )
+        for name, delay_ms in late:
+            if report.wants(name):
+                async with services.drafter(*LOOKUP, delay_s=delay_ms / 1e3):
+                    await _delayed(report, name, services.client, is_far=delay_ms >= 10)
 
 
-async def loads(report: Report) -> None:
+async def _delayed(report: Report, name: str, client: GatewayClient, *, is_far: bool) -> None:
+    ours, serial = await compare(
+        client,
+        COPY,
+        (PLAIN, PACED, SERIAL),
+        at_once=1,
+        max_tokens=report.max_tokens,
+        rounds=report.rounds,
+        seconds=report.seconds,
+        workload=name,
+        progress=report.say,
+    )
+    report.scenarios[name] = report.judge(name, ours)
+    report.show(f"{name}, a loop that waits", serial)
+    if is_far and ours.speed <= serial.speed:
+        report.missed.append(f"{name}: a loop that waits is faster")
+
+
+async def as_shipped(report: Report) -> None:
+    """The verifier's own lookups are on, as by default."""
     wanted = [count for count in LOADS if report.wants(f"load {count}")]
-    if not wanted:
+    if not wanted and not report.wants("ttft"):
         return
-    with service(*LOOKUP) as drafter:
-        async with stack(drafter, report) as client:
+    async with stack(report) as services:
+        async with services.drafter(*LOOKUP):
             for count in wanted:
-                ratio = await case(report, f"load {count}", client, COPY, at_once=count)
+                ratio = await case(report, f"load {count}", services.client, COPY, at_once=count)
                 report.load[str(count)] = ratio
-
-
-async def delays(report: Report) -> None:
-    for delay_ms in DELAYS_MS:
-        name = f"delay {delay_ms} ms"
-        if not report.wants(name):
-            continue
-        with service(*LOOKUP) as drafter:
-            port = int(drafter.rpartition(":")[2])
-            async with (
-                delayed(port, delay_ms / 1e3) as proxy,
-                stack(f"127.0.0.1:{proxy}", report, *ALONE) as client,
-            ):
-                ours, serial = await compare(
-                    client,
-                    COPY,
-                    (PLAIN, PACED, SERIAL),
-                    at_once=1,
-                    max_tokens=report.max_tokens,
-                    rounds=report.rounds,
-                    progress=report.say,
-                )
-                report.scenarios[name] = report.judge(name, ours)
-                report.show(f"{name}, a loop that waits", serial)
-                if delay_ms >= 10 and ours.speed <= serial.speed:
-                    report.missed.append(f"{name}: a loop that waits is faster")
-
-
-async def first_tokens(report: Report) -> None:
-    """16 requests at once, with a drafter and after it was stopped."""
-    if not report.wants("ttft"):
-        return
-    drafter_ends = contextlib.ExitStack()
-    with drafter_ends:
-        drafter = drafter_ends.enter_context(service(*LOOKUP))
-        async with stack(drafter, report) as client:
-            await _first(report, client, "ttft")
-            drafter_ends.close()
-            await _first(report, client, "ttft stopped")
+            if report.wants("ttft"):
+                await _first(report, services.client, "ttft")
+        if report.wants("ttft"):
+            await _first(report, services.client, "ttft stopped")
 
 
 async def _first(report: Report, client: GatewayClient, name: str) -> None:
@@ -197,6 +227,8 @@ async def _first(report: Report, client: GatewayClient, name: str) -> None:
         at_once=16,
         max_tokens=16,
         rounds=report.rounds,
+        seconds=report.seconds,
+        workload="load",
         progress=report.say,
     )
     report.show(name, found)
@@ -217,13 +249,16 @@ async def _first(report: Report, client: GatewayClient, name: str) -> None:
 
 async def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=6, help="runs of each policy per case")
-    parser.add_argument("--tokens", type=int, default=96, help="tokens of an answer")
+    parser.add_argument(
+        "--rounds", type=int, default=10, help="of each policy per case, if time allows"
+    )
+    parser.add_argument("--seconds", type=float, default=40.0, help="for a case; two rounds always")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens of an answer")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     options = parser.parse_args(arguments)
-    report = Report(options.rounds, options.tokens, options.only)
+    report = Report(options.rounds, options.seconds, options.tokens, options.only)
     print(f"{'case':<34}   {COLUMNS}")
-    for part in (bad_drafters, loads, delays, first_tokens):
+    for part in (drafters_alone, as_shipped):
         await part(report)
     for text in report.missed:
         print(f"missed: {text}")

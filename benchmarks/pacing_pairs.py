@@ -64,7 +64,9 @@ class Ratios:
     plain_tokens_per_s: float
 
 
-async def ask(client: GatewayClient, prompt: str, max_tokens: int, policy: DraftPolicy) -> Answer:
+async def ask(
+    client: GatewayClient, prompt: str, max_tokens: int, policy: DraftPolicy, workload: str = ""
+) -> Answer:
     """One greedy answer of exactly so many tokens. No two prompts are alike from the start on, so
     that no prompt is found in the prefix cache."""
     request = Request(
@@ -72,6 +74,7 @@ async def ask(client: GatewayClient, prompt: str, max_tokens: int, policy: Draft
         SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True),
         seed=1,
         draft=policy,
+        workload=workload.replace(" ", "-"),
     )
     start_s = time.perf_counter()
     first: Delta | None = None
@@ -102,17 +105,26 @@ async def compare(
     at_once: int,
     max_tokens: int,
     rounds: int,
+    seconds: float,
+    workload: str,
     progress: Callable[[str], None],
 ) -> list[Ratios]:
-    """Every policy in turns, each first as often as the others; of the first, nothing but time."""
+    """The policies in turns, each first as often as the others; ratios of all after the first.
+
+    As many rounds as are wanted and fit the time, but at least two.
+    """
     runs = [Runs() for _ in policies]
+    begin_s = time.perf_counter()
     for number in range(rounds):
+        per_round_s = (time.perf_counter() - begin_s) / max(number, 1)
+        if number >= 2 and per_round_s * (number + 1) > seconds:
+            break
         pairs = list(zip(policies, runs, strict=True))
         turn = number % len(pairs)
         for policy, kept in pairs[turn:] + pairs[:turn]:
             start_s = time.perf_counter()
             answers = await asyncio.gather(
-                *(ask(client, prompt, max_tokens, policy) for _ in range(at_once))
+                *(ask(client, prompt, max_tokens, policy, workload) for _ in range(at_once))
             )
             num_tokens = sum(answer.num_tokens for answer in answers)
             kept.tokens_per_s.append(num_tokens / (time.perf_counter() - start_s))
