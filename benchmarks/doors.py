@@ -1,4 +1,4 @@
-"""One answer by each way in: straight at the verifier, through the gateway's gRPC, through its HTTP.
+"""One answer by each way in: straight at the verifier, through the gateway's gRPC, or HTTP.
 
 Callers do as little as a caller can, so that what is measured is the services' own time.
 """

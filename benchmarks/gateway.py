@@ -5,11 +5,11 @@ line is JSON; `_grpc` and `_http` are the gateway's two doors:
 
 * ttft_added_ms: time to the first token through the gateway less straight at the verifier, median
   of pairs that are asked in turn. Aim: at most 2.
-* cpu_ms_per_round: CPU time of the gateway's process per round of one stream, at the pace of a small
-  model, its heartbeats included. Aim: at most 0.3.
-* cpu_ms_per_round_busy, tokens_per_s, goodput: the same with many streams at once; what came of what
-  the target would have given at its pace. `goodput_verifier` is without a gateway: the rest of it
-  is the target's and the caller's, which share the machine.
+* cpu_ms_per_round: CPU time of the gateway's process per round of one stream, at the pace of a
+  small model, its heartbeats included. Aim: at most 0.3.
+* cpu_ms_per_round_busy, tokens_per_s, goodput: the same with many streams at once; what came of
+  what the target would have given at its pace. `goodput_verifier` is without a gateway: what it
+  lacks is the target's and the caller's, which share the machine.
 * kb_per_stream: memory that the gateway took for those streams. Aim: at most 60.
 """
 

@@ -8,7 +8,11 @@ from typing import Any
 
 from starlette.types import Send
 
+from gateway.padding import missing, text
+
 PING_S = 15.0
+OBFUSCATION = "obfuscation"
+_NUM_BYTES_OF_FIELD = len(f',"{OBFUSCATION}":""')
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
 HEADERS = [
@@ -19,8 +23,13 @@ HEADERS = [
 ]
 
 
-def data(content: Any) -> bytes:
-    return b"data: " + to_json(content) + b"\n\n"
+def data(content: dict[str, Any], multiple: int = 0) -> bytes:
+    """A frame; with `multiple` of so many bytes, by a field as OpenAI's streams have it."""
+    frame = b"data: " + to_json(content) + b"\n\n"
+    if not multiple:
+        return frame
+    num_missing = missing(len(frame) + _NUM_BYTES_OF_FIELD, multiple)
+    return b"data: " + to_json({**content, OBFUSCATION: text(num_missing)}) + b"\n\n"
 
 
 def error(content: Any) -> bytes:
