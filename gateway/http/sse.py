@@ -12,7 +12,8 @@ from gateway.padding import missing, text
 
 PING_S = 15.0
 OBFUSCATION = "obfuscation"
-_NUM_BYTES_OF_FIELD = len(f',"{OBFUSCATION}":""')
+_FIELD = b',"%b":"%%b"' % OBFUSCATION.encode()
+_NUM_BYTES_OF_FIELD = len(_FIELD % b"")
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
 HEADERS = [
@@ -28,8 +29,8 @@ def data(content: dict[str, Any], multiple: int = 0) -> bytes:
     frame = b"data: " + to_json(content) + b"\n\n"
     if not multiple:
         return frame
-    num_missing = missing(len(frame) + _NUM_BYTES_OF_FIELD, multiple)
-    return b"data: " + to_json({**content, OBFUSCATION: text(num_missing)}) + b"\n\n"
+    padding = text(missing(len(frame) + _NUM_BYTES_OF_FIELD, multiple)).encode()
+    return frame[:-3] + _FIELD % padding + b"}\n\n"
 
 
 def error(content: Any) -> bytes:
