@@ -9,8 +9,9 @@ from paceline.events import ChatMessage
 
 Prompt = str | Sequence[ChatMessage] | Sequence[int]
 
-# Up to here a thread's turn takes longer than the work.
+# Up to here a thread's turn takes longer than the work; a message counts for some by itself.
 SHORT_CHARACTERS = 4000
+MESSAGE_CHARACTERS = 100
 
 
 async def prompt_ids(text: Text, prompt: Prompt, max_tokens: int | None) -> list[int]:
@@ -24,7 +25,9 @@ async def prompt_ids(text: Text, prompt: Prompt, max_tokens: int | None) -> list
 def _size(prompt: Prompt) -> int:
     if isinstance(prompt, str):
         return len(prompt)
-    return sum(len(part.content) for part in prompt if isinstance(part, ChatMessage))
+    return sum(
+        len(part.content) + MESSAGE_CHARACTERS for part in prompt if isinstance(part, ChatMessage)
+    )
 
 
 def _encoded(text: Text, prompt: Prompt, max_tokens: int | None) -> list[int]:
