@@ -13,7 +13,7 @@ PROTOS := $(sort $(wildcard protos/paceline/v1/*.proto))
 
 .PHONY: help install demo test test-slow test-faults test-observability test-gpu screenshots dashboards \
 	redis prometheus chromium check bench-exact bench-engine bench-drafters bench-lookahead bench-telemetry \
-	sim-pacing bench-pacing proto up down clean
+	sim-pacing bench-pacing bench-gateway proto up down clean
 
 help: ## What there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -92,6 +92,9 @@ bench-drafters: install ## Which draft tokens pay, on recorded answers; the last
 
 bench-telemetry: install ## What metrics and spans cost a round; the last line is JSON
 	@$(BIN)/python benchmarks/telemetry.py
+
+bench-gateway: install ## What a gateway adds to a target that costs nothing; the last line is JSON
+	@$(BIN)/python benchmarks/gateway.py
 
 bench-lookahead: install ## What lookahead gives on the real model, text compared; last line JSON
 	@PYTHONPATH="$(CURDIR)" $(BIN)/python benchmarks/lookahead.py

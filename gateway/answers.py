@@ -18,15 +18,14 @@ from gateway.answer_text import AnswerText, Piece
 from gateway.failover import Failover
 from gateway.keys import Tenant
 from gateway.placement import prefix_key
+from gateway.prompts import prompt_ids
 from gateway.rounds import RoundHub, cut_round
 from gateway.sequences import Final, Open, Seam, ServedModel, Tokens
-from gateway.sessions import fit
 from gateway.siblings import draw_seed, merged, siblings
 from gateway.tally import Tally
-from gateway.text import Text
 from gateway.traces import AnswerTrace, Traces
 from gateway.verifiers import Verifiers
-from paceline.events import ChatMessage, Delta, Event, Finished, Request, Started
+from paceline.events import Delta, Event, Finished, Request, Started
 from paceline.params import FieldError
 from paceline.rounds import FinishReason
 from paceline.server import Refusal
@@ -74,7 +73,7 @@ class Answers:
         if request.n > 1:
             # A long prompt is encoded once for all of them.
             model, text = self._verifiers.serving(request.model)
-            prompt = await asyncio.to_thread(prompt_ids, text, request.prompt, None)
+            prompt = await prompt_ids(text, request.prompt, None)
             request = replace(request, prompt=prompt, model=model.name)
         streams = [self.stream(sibling, arrival) for sibling in siblings(request)]
         async with contextlib.aclosing(merged(streams)) as events:
@@ -139,9 +138,8 @@ class Answers:
                 "the model served here is not the one that began the answer",
             )
         max_prompt_tokens = model.max_context - request.params.max_tokens
-        # Encoding a long prompt takes a second; the loop must not stand still.
-        prompt = await asyncio.to_thread(
-            prompt_ids, text, request.prompt, max_prompt_tokens if drop_old_turns else None
+        prompt = await prompt_ids(
+            text, request.prompt, max_prompt_tokens if drop_old_turns else None
         )
         seed = draw_seed() if request.seed is None else request.seed
         trace.set_seed(seed)
@@ -228,22 +226,6 @@ async def _nothing() -> AsyncGenerator[Tokens | Seam | Final, None]:
     nothing: Sequence[Tokens] = ()
     for tokens in nothing:
         yield tokens
-
-
-def prompt_ids(
-    text: Text,
-    prompt: str | Sequence[ChatMessage] | Sequence[int],
-    max_tokens: int | None,
-) -> list[int]:
-    """The prompt as token ids; with `max_tokens`, of a conversation's last turns that fit."""
-    if isinstance(prompt, str):
-        return text.encode_text(prompt)
-    messages = [part for part in prompt if isinstance(part, ChatMessage)]
-    if not messages:
-        return [part for part in prompt if isinstance(part, int)]
-    if max_tokens is None:
-        return text.encode_chat(messages)
-    return fit(messages, text.encode_chat, max_tokens)
 
 
 def stop_ids(request: Request, model: ServedModel) -> frozenset[int]:

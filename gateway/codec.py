@@ -1,7 +1,8 @@
 """Messages of GatewayService <-> values. Judges nothing but the shape of a message."""
 
-from typing import Any
+from typing import Any, TypeVar
 
+from gateway.padding import field_bytes
 from gateway.recent import AnswerRecord
 from gateway.rounds import SeenRound
 from gateway.sequences import ServedModel
@@ -18,6 +19,8 @@ from paceline.events import ChatMessage, Delta, DraftPolicy, Event, Finished, Re
 from paceline.params import FieldError
 from paceline.v1 import gateway_pb2 as pb
 from paceline.v1 import tokens_pb2
+
+Streamed = TypeVar("Streamed", pb.GenerateResponse, pb.ChatResponse)
 
 
 def request_from_pb(message: pb.GenerateRequest) -> Request:
@@ -91,6 +94,13 @@ def event_to_pb(event: Event) -> dict[str, Any]:
             return {"delta": _delta_to_pb(event)}
         case Finished():
             return {"finished": _finished_to_pb(event)}
+
+
+def padded(message: Streamed, multiple: int) -> Streamed:
+    """The message, brought to a multiple of so many bytes; 0 leaves it as it is."""
+    if multiple:
+        message.padding = field_bytes(message.ByteSize(), multiple)
+    return message
 
 
 def _started_to_pb(started: Started) -> pb.Started:

@@ -78,6 +78,13 @@ class GatewaySettings(DiallingSettings):
     api_keys: str = Field(
         "", description="file of hashed keys (paceline keys add); set: callers need one"
     )
+    pad_frames: int = Field(
+        0,
+        ge=0,
+        le=8192,
+        description="streamed answers come in frames of a multiple of so many bytes, so that who "
+        "watches an encrypted stream does not see how many draft tokens were accepted; 0 is off",
+    )
     trace_rounds: Literal["all", "sampled"] = Field(
         "all", description="rounds that get a span: all, or the first 8, every 16th and odd ones"
     )

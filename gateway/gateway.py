@@ -80,6 +80,7 @@ class Gateway:
             keys,
             recent,
             drop_old_turns=settings.history == "drop-oldest",
+            pad_frames=settings.pad_frames,
         )
         gateway_pb2_grpc.add_GatewayServiceServicer_to_server(  # type: ignore[no-untyped-call]
             servicer, self.service.server
@@ -133,12 +134,13 @@ class Gateway:
         await self._sessions.disconnect()
 
     def _http_server(self, door: Door, keys: Keys, metrics: Metrics | None) -> HttpServer:
+        settings = self._settings
+        completions = Completions(door, self.verifiers, pad_frames=settings.pad_frames)
         routers = [
-            api_routes(Completions(door, self.verifiers), self.verifiers, keys),
+            api_routes(completions, self.verifiers, keys),
             health_routes(self.is_ready),
             *([metrics_routes(metrics, keys)] if metrics else []),
         ]
-        settings = self._settings
         return HttpServer(
             http_app(routers),
             settings.http_host,

@@ -15,6 +15,7 @@ from gateway.codec import (
     defaults_from_pb,
     event_to_pb,
     model_to_pb,
+    padded,
     request_from_pb,
     seen_to_pb,
     session_to_pb,
@@ -53,8 +54,12 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         recent: RecentAnswers,
         *,
         drop_old_turns: bool,
+        pad_frames: int,
     ) -> None:
-        """`drop_old_turns`: else a turn that no longer fits with its history is refused."""
+        """`drop_old_turns`: else a turn that no longer fits with its history is refused.
+
+        `pad_frames`: answers come in messages of a multiple of so many bytes; 0 is off.
+        """
         self._door = door
         self._sessions = sessions
         self._verifiers = verifiers
@@ -62,6 +67,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         self._admission = admission
         self._keys = keys
         self._drop_old_turns = drop_old_turns
+        self._pad_frames = pad_frames
         self._recent = recent
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
@@ -70,7 +76,8 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             events = self._door.answers(request_from_pb(request), arrival)
             async with contextlib.aclosing(events):
                 async for index, event in events:
-                    await context.write(pb.GenerateResponse(index=index, **event_to_pb(event)))
+                    response = pb.GenerateResponse(index=index, **event_to_pb(event))
+                    await context.write(padded(response, self._pad_frames))
 
     async def Chat(self, requests: Any, context: Context) -> None:
         async with refusals(context):
@@ -189,7 +196,8 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
                     add_turn(session, turn.content, "".join(texts), num_tokens)
                     # Before the client is told: what it is told of is kept.
                     await self._sessions.save(session)
-                await context.write(pb.ChatResponse(**event_to_pb(event)))
+                response = pb.ChatResponse(**event_to_pb(event))
+                await context.write(padded(response, self._pad_frames))
 
     async def _next(self, context: Context, timeout_s: float | None = None) -> Any:
         """The client's next message; None when it has closed its side or is gone.

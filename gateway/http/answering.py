@@ -35,14 +35,18 @@ class Shape:
     is_stream: bool
     with_usage: bool
     with_running_usage: bool
+    # As far as the gateway pads frames at all.
+    is_padded: bool
 
 
 class Completions:
     """What answers completion requests."""
 
-    def __init__(self, door: Door, verifiers: Verifiers) -> None:
+    def __init__(self, door: Door, verifiers: Verifiers, *, pad_frames: int) -> None:
+        """`pad_frames`: frames of streams are a multiple of so many bytes; 0 is off."""
         self._door = door
         self._verifiers = verifiers
+        self._pad_frames = pad_frames
 
     def response(self, request: Request, arrival: Arrival, shape: Shape) -> Response:
         """Raises Refusal for a model that is not served. All else happens as it is sent."""
@@ -51,7 +55,8 @@ class Completions:
         transcript = Transcript(
             shape.dialect, request, model, text.token_bytes, arrival.unix_nanos // 10**9
         )
-        return _Answering(self._door.answers(request, arrival), transcript, shape)
+        pad_frames = self._pad_frames if shape.is_padded else 0
+        return _Answering(self._door.answers(request, arrival), transcript, shape, pad_frames)
 
 
 class _Answering(Response):
@@ -62,11 +67,13 @@ class _Answering(Response):
         events: AsyncGenerator[tuple[int, Event], None],
         transcript: Transcript,
         shape: Shape,
+        pad_frames: int,
     ) -> None:
         self.background = None
         self._events = events
         self._transcript = transcript
         self._shape = shape
+        self._pad_frames = pad_frames
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises the Refusal of a request that is refused before anything was sent."""
@@ -108,7 +115,8 @@ class _Answering(Response):
                     await stream.write(sse.error(self._problem(error).body))
                     return
                 if self._shape.with_usage:
-                    await stream.write(sse.data(self._transcript.usage_chunk()))
+                    usage = self._transcript.usage_chunk()
+                    await stream.write(sse.data(usage, self._pad_frames))
                 await stream.write(sse.DONE)
 
     def _frame(self, index: int, event: Event) -> bytes:
@@ -117,7 +125,7 @@ class _Answering(Response):
             chunk["usage"] = self._transcript.usage()
         elif self._shape.with_usage:
             chunk["usage"] = None
-        return sse.data(chunk)
+        return sse.data(chunk, self._pad_frames)
 
     def _problem(self, error: Exception) -> Problem:
         match error:

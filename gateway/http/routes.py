@@ -87,6 +87,7 @@ def _shape(dialect: Dialect, body: CommonBody) -> Shape:
         is_stream=bool(body.stream),
         with_usage=bool(options.include_usage),
         with_running_usage=bool(options.continuous_usage_stats),
+        is_padded=options.include_obfuscation is not False,
     )
 
 

@@ -5,6 +5,7 @@ import contextlib
 import socket
 from collections.abc import Iterator
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -14,6 +15,8 @@ from paceline.tls import TlsFiles, server_context
 HEADER_BYTES = 16 * 1024
 BACKLOG = 1024
 IDLE_S = 30
+# From a request's first byte, or the connection, to the end of its headers.
+HEAD_S = 10.0
 # Answers have drained before; what is left is cancelled.
 STOP_S = 1
 
@@ -26,13 +29,47 @@ class _Server(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """Tells the application which DNS names stand in the caller's certificate."""
+    """Tells the application which DNS names stand in the caller's certificate.
+
+    Closes a connection whose request does not get to the end of its headers.
+    """
+
+    _giving_up: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         certificate = transport.get_extra_info("peercert") or {}
         names = tuple(name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS")
         self.app_state = {**self.app_state, "peer_names": names}
+        self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._expects_head:
+            self._expect_head()
+        else:
+            self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    @property
+    def _expects_head(self) -> bool:
+        return self.conn.their_state is h11.IDLE
+
+    def _expect_head(self) -> None:
+        if self._giving_up is None:
+            self._giving_up = self.loop.call_later(HEAD_S, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+            self._giving_up = None
+
+    def _give_up(self) -> None:
+        if self._expects_head:
+            self.transport.close()
 
 
 class HttpServer:

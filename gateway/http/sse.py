@@ -8,7 +8,12 @@ from typing import Any
 
 from starlette.types import Send
 
+from gateway.padding import missing, text
+
 PING_S = 15.0
+OBFUSCATION = "obfuscation"
+_FIELD = b',"%b":"%%b"' % OBFUSCATION.encode()
+_NUM_BYTES_OF_FIELD = len(_FIELD % b"")
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
 HEADERS = [
@@ -19,8 +24,13 @@ HEADERS = [
 ]
 
 
-def data(content: Any) -> bytes:
-    return b"data: " + to_json(content) + b"\n\n"
+def data(content: dict[str, Any], multiple: int = 0) -> bytes:
+    """A frame; with `multiple` of so many bytes, by a field as OpenAI's streams have it."""
+    frame = b"data: " + to_json(content) + b"\n\n"
+    if not multiple:
+        return frame
+    padding = text(missing(len(frame) + _NUM_BYTES_OF_FIELD, multiple)).encode()
+    return frame[:-3] + _FIELD % padding + b"}\n\n"
 
 
 def error(content: Any) -> bytes:

@@ -1,62 +1,33 @@
-"""From the SDK's numbers to prometheus_client's families: names, buckets, exemplars, aliases.
+"""From numbers to prometheus_client's families: names, buckets, exemplars, aliases.
 
 Knows no server and no service.
 """
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
-from opentelemetry.sdk.metrics.export import (
-    HistogramDataPoint,
-    Metric,
-    MetricsData,
-    NumberDataPoint,
-)
+from opentelemetry.sdk.metrics.export import MetricsData, NumberDataPoint
 from prometheus_client import Metric as Family
-from prometheus_client.samples import Exemplar
+from prometheus_client import samples
 
+from paceline.metrics.histogram import Exemplar, Histogram, Labels, Series
 from paceline.metrics.instruments import Alias, Instrument, Kind
-
-Labels = Mapping[str, str]
-# The last exemplar of each bucket, by metric, labels and bucket. The SDK forgets them when it is
-# read, and more than one may read.
-Remembered = dict[tuple[str, tuple[tuple[str, str], ...], int], Exemplar]
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One series of a histogram: cumulative counts by upper bound, and an exemplar per bucket."""
-
-    bounds: Sequence[float]
-    counts: Sequence[int]
-    sum: float
-    exemplars: Sequence[Exemplar | None]
-
-    def plus(self, other: "Series") -> "Series":
-        pairs = zip(self.exemplars, other.exemplars, strict=True)
-        return Series(
-            self.bounds,
-            [a + b for a, b in zip(self.counts, other.counts, strict=True)],
-            self.sum + other.sum,
-            [b or a for a, b in pairs],
-        )
 
 
 def families(
     data: MetricsData | None,
+    histograms: Mapping[Instrument, Histogram],
     instruments: Iterable[Instrument],
     aliases: Sequence[Alias],
-    remembered: Remembered,
 ) -> Iterator[Family]:
-    """A family per instrument with data, and one per alias of it. Updates `remembered`."""
+    """A family per instrument with data, and one per alias of it."""
     known = {instrument.name: instrument for instrument in instruments}
-    for metric in _metrics(data):
-        instrument = known[metric.name]
-        points = [
-            (_labels(point), _value(point, metric.name, remembered))
-            for point in metric.data.data_points
-        ]
+    read: list[tuple[Instrument, list[tuple[Labels, float | Series]]]] = [
+        (known[name], points) for name, points in _numbers(data)
+    ]
+    read += [(instrument, [*histogram.read()]) for instrument, histogram in histograms.items()]
+    for instrument, points in read:
+        if not points:
+            continue
         own = tuple((name, name) for name in instrument.labels)
         yield _family(instrument, instrument.prometheus_name, points, own, {})
         for alias in aliases:
@@ -65,15 +36,18 @@ def families(
                 yield _family(instrument, alias.name, kept, alias.labels, {"engine": "0"})
 
 
-def _metrics(data: MetricsData | None) -> Iterator[Metric]:
+def _numbers(data: MetricsData | None) -> Iterator[tuple[str, list[tuple[Labels, float | Series]]]]:
+    """(name, points) of the SDK's instruments; all of them are counters or gauges."""
     for resource in data.resource_metrics if data else ():
         for scope in resource.scope_metrics:
-            yield from scope.metrics
+            for metric in scope.metrics:
+                yield metric.name, [_point(point) for point in metric.data.data_points]
 
 
-def _labels(point: object) -> Labels:
-    attributes = getattr(point, "attributes", None) or {}
-    return {name: str(value) for name, value in attributes.items()}
+def _point(point: object) -> tuple[Labels, float]:
+    assert isinstance(point, NumberDataPoint), "no other kind is made"
+    labels = {name: str(value) for name, value in (point.attributes or {}).items()}
+    return labels, float(point.value)
 
 
 def _is_kept(alias: Alias, labels: Labels) -> bool:
@@ -113,41 +87,21 @@ def _family(
     return family
 
 
-def _value(
-    point: NumberDataPoint | HistogramDataPoint | object, name: str, remembered: Remembered
-) -> float | Series:
-    if isinstance(point, NumberDataPoint):
-        return float(point.value)
-    assert isinstance(point, HistogramDataPoint), "no other kind is made"
-    bounds = (*point.explicit_bounds, float("inf"))
-    series = (name, tuple(_labels(point).items()))
-    for exemplar in sorted(point.exemplars, key=lambda e: e.time_unix_nano):
-        if exemplar.trace_id is None or exemplar.span_id is None:
-            continue
-        bucket = next(i for i, bound in enumerate(bounds) if exemplar.value <= bound)
-        remembered[(*series, bucket)] = Exemplar(
-            {"trace_id": f"{exemplar.trace_id:032x}", "span_id": f"{exemplar.span_id:016x}"},
-            float(exemplar.value),
-            exemplar.time_unix_nano / 1e9,
-        )
-    return Series(
-        bounds,
-        list(itertools.accumulate(point.bucket_counts)),
-        float(point.sum),
-        [remembered.get((*series, bucket)) for bucket in range(len(bounds))],
-    )
-
-
 def _add_histogram(family: Family, labels: dict[str, str], series: Series) -> None:
     for bound, count, exemplar in zip(series.bounds, series.counts, series.exemplars, strict=True):
         family.add_sample(
             f"{family.name}_bucket",
             {**labels, "le": _bound(bound)},
             count,
-            exemplar=exemplar,
+            exemplar=_shown(exemplar) if exemplar else None,
         )
     family.add_sample(f"{family.name}_count", labels, series.counts[-1])
     family.add_sample(f"{family.name}_sum", labels, series.sum)
+
+
+def _shown(exemplar: Exemplar) -> samples.Exemplar:
+    ids = {"trace_id": f"{exemplar.trace_id:032x}", "span_id": f"{exemplar.span_id:016x}"}
+    return samples.Exemplar(ids, exemplar.value, exemplar.unix_s)
 
 
 def _bound(bound: float) -> str:

@@ -1,20 +1,22 @@
-"""One process's metrics: instruments of the OpenTelemetry SDK, read when Prometheus asks.
+"""One process's metrics, read when Prometheus asks. Knows no service.
 
-The SDK is the only place that numbers are kept. Knows no service.
+Counters and gauges are the OpenTelemetry SDK's, over sums that the services keep; histograms keep
+their own.
 """
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from opentelemetry.metrics import CallbackOptions, Histogram, Observation
+from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
 from prometheus_client import CollectorRegistry
 from prometheus_client import Metric as Family
 from prometheus_client.registry import Collector
 
-from paceline.metrics.exposition import Remembered, families
+from paceline.metrics.exposition import families
+from paceline.metrics.histogram import Histogram
 from paceline.metrics.instruments import Alias, Instrument, Kind
 
 Readings = Mapping[tuple[str, ...], float]
@@ -28,15 +30,12 @@ class Metrics:
         self._provider = MeterProvider([self._reader], shutdown_on_exit=False)
         self._meter = self._provider.get_meter("paceline")
         self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(_Collector(self._reader, instruments, aliases))
+        self._histograms: dict[Instrument, Histogram] = {}
+        self.registry.register(_Collector(self._reader, self._histograms, instruments, aliases))
 
     def histogram(self, instrument: Instrument) -> Histogram:
-        return self._meter.create_histogram(
-            instrument.name,
-            unit=instrument.unit,
-            description=instrument.description,
-            explicit_bucket_boundaries_advisory=instrument.buckets,
-        )
+        made = self._histograms[instrument] = Histogram(instrument.buckets)
+        return made
 
     def observe(self, instrument: Instrument, read: Callable[[], float]) -> None:
         """A counter or gauge without labels. `read` is called on the thread of each scrape."""
@@ -90,13 +89,17 @@ class _Reader(MetricReader):
 
 class _Collector(Collector):
     def __init__(
-        self, reader: _Reader, instruments: Sequence[Instrument], aliases: Sequence[Alias]
+        self,
+        reader: _Reader,
+        histograms: Mapping[Instrument, Histogram],
+        instruments: Sequence[Instrument],
+        aliases: Sequence[Alias],
     ) -> None:
         self._reader = reader
+        self._histograms = histograms
         self._instruments = instruments
         self._aliases = aliases
-        self._remembered: Remembered = {}
 
     def collect(self) -> Iterator[Family]:
         data = self._reader.read()
-        return families(data, self._instruments, self._aliases, self._remembered)
+        return families(data, self._histograms, self._instruments, self._aliases)

@@ -61,16 +61,18 @@ class GenerateRequest(_message.Message):
     def __init__(self, chat: _Optional[_Union[ChatMessages, _Mapping]] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., params: _Optional[_Union[_tokens_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., seed: _Optional[int] = ..., draft: _Optional[_Union[_tokens_pb2.DraftPolicy, _Mapping]] = ..., model: _Optional[str] = ..., request_id: _Optional[str] = ..., workload: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., n: _Optional[int] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., model_fingerprint: _Optional[str] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("started", "delta", "finished", "index")
+    __slots__ = ("started", "delta", "finished", "index", "padding")
     STARTED_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
     started: Started
     delta: Delta
     finished: Finished
     index: int
-    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., index: _Optional[int] = ...) -> None: ...
+    padding: bytes
+    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., index: _Optional[int] = ..., padding: _Optional[bytes] = ...) -> None: ...
 
 class Started(_message.Message):
     __slots__ = ("id", "model", "seed", "num_prompt_tokens", "trace_id", "model_fingerprint")
@@ -165,16 +167,18 @@ class Turn(_message.Message):
     def __init__(self, content: _Optional[str] = ..., seed: _Optional[int] = ..., params: _Optional[_Union[_tokens_pb2.SamplingParams, _Mapping]] = ..., request_id: _Optional[str] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
 class ChatResponse(_message.Message):
-    __slots__ = ("session", "started", "delta", "finished")
+    __slots__ = ("session", "started", "delta", "finished", "padding")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
     session: Session
     started: Started
     delta: Delta
     finished: Finished
-    def __init__(self, session: _Optional[_Union[Session, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
+    padding: bytes
+    def __init__(self, session: _Optional[_Union[Session, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., padding: _Optional[bytes] = ...) -> None: ...
 
 class Session(_message.Message):
     __slots__ = ("session_id", "model", "num_turns", "num_tokens", "expires_in_s", "messages")
