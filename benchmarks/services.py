@@ -5,19 +5,30 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 _START_S = 180.0
 
 
+@dataclass(frozen=True)
+class Service:
+    process: subprocess.Popen[str]
+    # host:port, from its READY line.
+    address: str
+
+
 @contextlib.contextmanager
-def service(*command: str) -> Iterator[str]:
-    """`python COMMAND` until the end of the block; its address, from its READY line."""
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
+def running(*command: str, env: Mapping[str, str] | None = None) -> Iterator[Service]:
+    """`python COMMAND` until the end of the block, with `env` added to the environment."""
     process = subprocess.Popen(
-        [sys.executable, *command], stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT
+        [sys.executable, *command],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | (env or {}),
+        cwd=ROOT,
     )
     watchdog = threading.Timer(_START_S, process.kill)
     watchdog.start()
@@ -28,7 +39,7 @@ def service(*command: str) -> Iterator[str]:
         if ready is None:
             raise RuntimeError(f"{' '.join(command)} did not start")
         watchdog.cancel()
-        yield ready.split()[2]
+        yield Service(process, ready.split()[2])
     finally:
         watchdog.cancel()
         process.terminate()
@@ -37,3 +48,10 @@ def service(*command: str) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+@contextlib.contextmanager
+def service(*command: str) -> Iterator[str]:
+    """`python COMMAND` until the end of the block; its address."""
+    with running(*command) as started:
+        yield started.address
