@@ -9,13 +9,14 @@ from types import ModuleType
 
 import pytest
 import yaml
+from prometheus import FOLDER as RULES
+from prometheus import RULE_FILES
 
 from paceline.metrics import instruments
 from paceline.metrics.instruments import Kind
 
 FOLDER = Path(__file__).parents[1] / "deploy" / "observability"
 DOCS = FOLDER.parents[1] / "docs"
-PROMETHEUS = FOLDER / "prometheus"
 DASHBOARD = FOLDER / "grafana" / "dashboards" / "paceline.json"
 
 
@@ -33,11 +34,8 @@ def panel_expressions() -> list[str]:
 
 
 def rules() -> list[dict]:
-    files = [yaml.safe_load((PROMETHEUS / f"{name}.yml").read_text()) for name in FILES]
+    files = [yaml.safe_load((RULES / f"{name}.yml").read_text()) for name in RULE_FILES]
     return [rule for file in files for group in file["groups"] for rule in group["rules"]]
-
-
-FILES = ("rules", "alerts")
 
 
 def series_names() -> set[str]:
@@ -99,7 +97,7 @@ def test_exemplars_lead_to_jaeger():
 
 def test_every_alert_says_what_is_wrong_and_is_tested():
     alerts = {rule["alert"]: rule for rule in rules() if "alert" in rule}
-    cases = yaml.safe_load((PROMETHEUS / "alerts_test.yml").read_text())["tests"]
+    cases = yaml.safe_load((RULES / "alerts_test.yml").read_text())["tests"]
     fired = {
         case["alertname"]
         for test in cases

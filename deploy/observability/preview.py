@@ -1,4 +1,4 @@
-"""A picture of the committed dashboard, with the data of a Prometheus: matplotlib in Grafana's look.
+"""A picture of the committed dashboard, from a Prometheus: matplotlib in Grafana's look.
 
 Reads the Grafana JSON: places, titles, units, expressions and thresholds are the dashboard's own.
 It is no Grafana: tables, links and tooltips are left out. Knows no service.
@@ -151,6 +151,8 @@ def _card(figure: Figure, box: tuple[float, float, float, float]) -> None:
             edgecolor=EDGE,
             linewidth=1,
             transform=figure.transFigure,
+            # Under the axes on it.
+            zorder=-1,
         )
     )
 
