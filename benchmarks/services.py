@@ -21,11 +21,17 @@ class Service:
 
 
 @contextlib.contextmanager
-def running(*command: str, env: Mapping[str, str] | None = None) -> Iterator[Service]:
-    """`python COMMAND` until the end of the block, with `env` added to the environment."""
+def running(
+    *command: str, env: Mapping[str, str] | None = None, silent: bool = False
+) -> Iterator[Service]:
+    """`python COMMAND` until the end of the block, with `env` added to the environment.
+
+    `silent`: its stderr is thrown away.
+    """
     process = subprocess.Popen(
         [sys.executable, *command],
         stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL if silent else None,
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)} | (env or {}),
         cwd=ROOT,

@@ -20,7 +20,7 @@ import grpc
 from services import Service, running
 
 from paceline.client import GatewayClient
-from paceline.events import Delta, DraftPolicy, Request
+from paceline.events import ChatMessage, Delta, DraftPolicy, Request
 from paceline.params import SamplingParams, Speculation
 
 _EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
@@ -89,7 +89,7 @@ class Stack:
     async def ask(self, prompt: str, max_tokens: int) -> Timed:
         """Greedy, with prompt lookup that is never paced: the rounds are the same everywhere."""
         request = Request(
-            prompt,
+            [ChatMessage("user", prompt)],
             SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True),
             seed=1,
             draft=DraftPolicy(Speculation.FIXED),
@@ -130,8 +130,13 @@ class Stack:
 
 
 @contextlib.contextmanager
-def stack(model: str, *, endpoint: str = "", with_metrics: bool = False) -> Iterator[Stack]:
-    """With `with_metrics` both pages are fetched every few seconds, as Prometheus would."""
+def stack(
+    model: str, *, endpoint: str = "", with_metrics: bool = False, silent: bool = False
+) -> Iterator[Stack]:
+    """With `with_metrics` both pages are fetched every few seconds, as Prometheus would.
+
+    `silent`: what the services log, of a collector that is not there, is thrown away.
+    """
     ports = [_free_port() if with_metrics else 0 for _ in range(2)]
     env = {
         "PACELINE_VERIFIER_METRICS_PORT": str(ports[0]),
@@ -140,11 +145,10 @@ def stack(model: str, *, endpoint: str = "", with_metrics: bool = False) -> Iter
     }
     verifying = ("-m", "verifier_service", "--port=0", f"--model={model}")
     with contextlib.ExitStack() as opened:
-        flags = ("--local-sources=prompt_lookup", "--kv-tokens=4096")
-        verifier = opened.enter_context(running(*verifying, *flags, env=env))
-        gateway = opened.enter_context(
-            running("-m", "gateway", "--port=0", f"--verifier={verifier.address}", env=env)
-        )
+        verifying += ("--local-sources=prompt_lookup",)
+        verifier = opened.enter_context(running(*verifying, env=env, silent=silent))
+        calling = ("-m", "gateway", "--port=0", f"--verifier={verifier.address}")
+        gateway = opened.enter_context(running(*calling, env=env, silent=silent))
         if with_metrics:
             stop = threading.Event()
             opened.callback(stop.set)
