@@ -142,7 +142,13 @@ def test_every_round_is_one_span_under_its_request_with_its_parts(played: Played
         trace_id = answer.started.trace_id
         chats = [s for s in played.sink.spans if s.name.startswith("chat ")]
         (chat,) = [s for s in chats if s.trace_id == trace_id]
-        assert chat.attributes["paceline.rounds"] == len(answer.rounds)
+        totals = SpeculationTotals()
+        for report in answer.rounds:
+            totals.add_round(report)
+        assert totals == answer.finished.totals
+        assert chat.attributes["paceline.rounds"] == totals.num_rounds == len(answer.rounds)
+        for name in ("drafted", "tested", "accepted"):
+            assert chat.attributes[f"paceline.{name}"] == getattr(totals, f"num_{name}")
         rounds = {
             s.attributes["paceline.round.index"]: s
             for s in played.spans("paceline.round", trace_id)
@@ -153,14 +159,27 @@ def test_every_round_is_one_span_under_its_request_with_its_parts(played: Played
             span = rounds[report.round]
             assert span.parent_id == chat.span_id
             assert span.span_id == f"{round_span_id(int(chat.span_id, 16), report.round):016x}"
-        of_rounds = {span.span_id for span in rounds.values()}
-        verifies = [s.parent_id for s in played.spans("paceline.verify", trace_id)]
-        assert sorted(verifies) == sorted(of_rounds)
-        assert {s.parent_id for s in played.spans("paceline.draft", trace_id)} <= of_rounds
+        of_rounds = {span.span_id: span for span in rounds.values()}
+        verifies = played.spans("paceline.verify", trace_id)
+        assert sorted(s.parent_id for s in verifies) == sorted(of_rounds)
+        for verify in verifies:
+            parent = of_rounds[verify.parent_id]
+            assert parent.start <= verify.start and verify.end <= parent.end
+            for name in ("index", "drafted", "accepted"):
+                key = f"paceline.round.{name}"
+                assert verify.attributes[key] == parent.attributes[key]
+        drafts = [s.parent_id for s in played.spans("paceline.draft", trace_id)]
+        assert set(drafts) <= set(of_rounds)
+        # Every block that was verified was drafted under a span; some were drafted for nothing.
+        with_block = {n for n in rounds if rounds[n].attributes["paceline.round.drafted"]}
+        assert len(drafts) >= len(with_block)
         for name in ("paceline.queue", "paceline.prefill"):
             (span,) = played.spans(name, trace_id)
             assert span.parent_id == chat.span_id
-    assert {s.service for s in played.spans("paceline.draft")} == {"paceline-drafter"}
+    for name, service in (("round", "gateway"), ("verify", "verifier"), ("draft", "drafter")):
+        assert {s.service for s in played.spans(f"paceline.{name}")} == {f"paceline-{service}"}
+    ids = [(s.trace_id, s.span_id) for s in played.sink.spans]
+    assert len(set(ids)) == len(ids)
 
 
 def test_every_round_is_linked_from_the_forward_it_was_part_of(played: Played):
