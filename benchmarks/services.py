@@ -4,10 +4,12 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 _START_S = 180.0
@@ -26,14 +28,22 @@ def running(
 ) -> Iterator[Service]:
     """`python COMMAND` until the end of the block, with `env` added to the environment.
 
-    `silent`: its stderr is thrown away.
+    `silent`: its stderr is shown only if it does not start.
     """
+    with contextlib.ExitStack() as files:
+        log = files.enter_context(tempfile.TemporaryFile("w+")) if silent else None
+        yield from _running(command, env or {}, log)
+
+
+def _running(
+    command: Sequence[str], env: Mapping[str, str], log: IO[str] | None
+) -> Iterator[Service]:
     process = subprocess.Popen(
         [sys.executable, *command],
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL if silent else None,
+        stderr=log,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | (env or {}),
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | env,
         cwd=ROOT,
     )
     watchdog = threading.Timer(_START_S, process.kill)
@@ -43,7 +53,7 @@ def running(
         lines = iter(process.stdout.readline, "")
         ready = next((line for line in lines if line.startswith("READY ")), None)
         if ready is None:
-            raise RuntimeError(f"{' '.join(command)} did not start")
+            raise RuntimeError(f"{' '.join(command)} did not start{_tail(log)}")
         watchdog.cancel()
         yield Service(process, ready.split()[2])
     finally:
@@ -54,6 +64,13 @@ def running(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _tail(log: IO[str] | None) -> str:
+    if log is None:
+        return ""
+    log.seek(0)
+    return ": ..." + log.read()[-2000:]
 
 
 @contextlib.contextmanager

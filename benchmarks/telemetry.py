@@ -30,6 +30,7 @@ PROMPTS = (
     "Say in two sentences why the sky is blue.",
 )
 RESAMPLES = 1000
+LEAST_BLOCKS = 6
 # A block: one answer of every stack to the same prompt.
 Block = dict[str, Timed]
 
@@ -38,10 +39,17 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-async def play(stacks: dict[str, Stack], *, blocks: int, max_tokens: int) -> list[Block]:
-    """Every stack is asked in every block, each as often first as any other."""
-    order, played = list(stacks), []
+async def play(
+    stacks: dict[str, Stack], *, blocks: int, max_tokens: int, limit_s: float
+) -> list[Block]:
+    """Every stack is asked in every block, each as often first as any other.
+
+    Fewer blocks when the time is up.
+    """
+    order, played, begun = list(stacks), [], time.monotonic()
     for number in range(-len(PROMPTS), blocks):
+        if time.monotonic() - begun > limit_s and len(played) >= LEAST_BLOCKS:
+            break
         prompt = PROMPTS[number % len(PROMPTS)]
         turn = number % len(order)
         block = {
@@ -52,7 +60,7 @@ async def play(stacks: dict[str, Stack], *, blocks: int, max_tokens: int) -> lis
         # The first are for warming up.
         if number >= 0:
             played.append(block)
-        if number % 10 == 9:
+        if number % 6 == 5:
             say(f"   {number + 1} of {blocks} blocks")
     return played
 
@@ -101,7 +109,7 @@ def report(blocks: Sequence[Block], exits_s: dict[str, float]) -> dict[str, dict
 
 
 async def served(
-    model: str, names: Sequence[str], *, blocks: int, max_tokens: int
+    model: str, names: Sequence[str], *, blocks: int, max_tokens: int, limit_s: float
 ) -> tuple[list[Block], dict[str, float]]:
     """The blocks played by the stacks of these names, and how long each took to exit."""
     with contextlib.ExitStack() as opened:
@@ -109,15 +117,15 @@ async def served(
         setups = {
             OFF: {},
             ON: {"endpoint": url, "with_metrics": True},
-            HANGS: {"endpoint": opened.enter_context(bad_collector(hangs=True)), "silent": True},
-            REFUSES: {"endpoint": opened.enter_context(bad_collector(hangs=False)), "silent": True},
+            HANGS: {"endpoint": opened.enter_context(bad_collector(hangs=True))},
+            REFUSES: {"endpoint": opened.enter_context(bad_collector(hangs=False))},
         }
         stacks = {}
         for name in names:
             begun = time.monotonic()
             stacks[name] = opened.enter_context(stack(model, **setups[name]))
             say(f"== {name}: up after {time.monotonic() - begun:.0f} s")
-        played = await play(stacks, blocks=blocks, max_tokens=max_tokens)
+        played = await play(stacks, blocks=blocks, max_tokens=max_tokens, limit_s=limit_s)
         for one in stacks.values():
             await one.client.close()
         exits_s = {name: one.exit_s() for name, one in stacks.items()}
@@ -131,6 +139,7 @@ async def main() -> None:
     parser.add_argument("--setups", default=f"{ON},{HANGS},{REFUSES}", help="against off")
     parser.add_argument("--blocks", type=int, default=36)
     parser.add_argument("--max-tokens", type=int, default=32)
+    parser.add_argument("--limit-s", type=float, default=150.0, help="of asking")
     arguments = parser.parse_args()
     say("== CPU time of the code of a round")
     costs = {name: cpu.cpu_us(name) for name in cpu.SETUPS}
@@ -139,6 +148,7 @@ async def main() -> None:
         (OFF, *arguments.setups.split(",")),
         blocks=arguments.blocks,
         max_tokens=arguments.max_tokens,
+        limit_s=arguments.limit_s,
     )
     off = [block[OFF] for block in blocks]
     round_ms = statistics.median(a.decode_ms / a.num_rounds for a in off)

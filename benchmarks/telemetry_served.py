@@ -130,13 +130,8 @@ class Stack:
 
 
 @contextlib.contextmanager
-def stack(
-    model: str, *, endpoint: str = "", with_metrics: bool = False, silent: bool = False
-) -> Iterator[Stack]:
-    """With `with_metrics` both pages are fetched every few seconds, as Prometheus would.
-
-    `silent`: what the services log, of a collector that is not there, is thrown away.
-    """
+def stack(model: str, *, endpoint: str = "", with_metrics: bool = False) -> Iterator[Stack]:
+    """With `with_metrics` both pages are fetched every few seconds, as Prometheus would."""
     ports = [_free_port() if with_metrics else 0 for _ in range(2)]
     env = {
         "PACELINE_VERIFIER_METRICS_PORT": str(ports[0]),
@@ -146,9 +141,9 @@ def stack(
     verifying = ("-m", "verifier_service", "--port=0", f"--model={model}")
     with contextlib.ExitStack() as opened:
         verifying += ("--local-sources=prompt_lookup",)
-        verifier = opened.enter_context(running(*verifying, env=env, silent=silent))
+        verifier = opened.enter_context(running(*verifying, env=env, silent=True))
         calling = ("-m", "gateway", "--port=0", f"--verifier={verifier.address}")
-        gateway = opened.enter_context(running(*calling, env=env, silent=silent))
+        gateway = opened.enter_context(running(*calling, env=env, silent=True))
         if with_metrics:
             stop = threading.Event()
             opened.callback(stop.set)

@@ -6,6 +6,7 @@ committed Grafana JSON by deploy/observability/preview.py; no Grafana runs. `mak
 this; of tests/ it uses the processes, the browser and the Prometheus.
 """
 
+import argparse
 import contextlib
 import io
 import subprocess
@@ -27,13 +28,15 @@ IMAGES = Path(__file__).parents[1] / "docs" / "img"
 SOURCES = "prompt_lookup,past_answers,recycled"
 WIDTH, HEIGHT = 1360, 880
 REPORT_WIDTH, REPORT_HEIGHT = 1040, 1340
-BENCH = ["--categories", "summarisation,coding,qa", "--limit", "5", "--concurrency", "1,4"]
+BENCH = ["--categories", "summarisation,coding", "--limit", "5", "--concurrency", "1,4"]
 BENCH += ["--temperature", "0", "--max-tokens", "32"]
 ROWS = ("At a glance", "Speculation", "Round anatomy")
 # Of the page's examples, the second: code.
 EXAMPLE = 1
 ANSWER_S = 240.0
 NUM_COLOURS = 128
+UPPER_ROUNDS = 14
+PICTURES = ("page", "report")
 
 
 def say(text: str) -> None:
@@ -52,9 +55,15 @@ def photograph_page(browser: Chrome, url: str) -> None:
     browser.execute_script("document.activeElement.blur()")
     for scheme, name in (("light", "page.png"), ("dark", "page-dark.png")):
         look(browser, scheme=scheme, width=WIDTH, height=HEIGHT)
-        rounds = browser.find_elements(By.CSS_SELECTOR, "#rows [data-round]")
-        ActionChains(browser).move_to_element(rounds[min(2, len(rounds) - 1)]).perform()
+        point_at_a_round(browser)
         save(browser.get_screenshot_as_png(), name)
+
+
+def point_at_a_round(browser: Chrome) -> None:
+    """The last with an accepted draft in the upper part, so that the tooltip hides little."""
+    rounds = browser.find_elements(By.CSS_SELECTOR, "#rows [data-round]")[:UPPER_ROUNDS]
+    accepted = [r for r in rounds if r.find_elements(By.CSS_SELECTOR, ".accepted")]
+    ActionChains(browser).move_to_element((accepted or rounds)[-1]).perform()
 
 
 def photograph_report(browser: Chrome, gateway: str, folder: Path) -> None:
@@ -92,6 +101,9 @@ def scraped(opened: Stack, folder: Path) -> Iterator[Prometheus]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("pictures", nargs="*", default=PICTURES, help=" or ".join(PICTURES))
+    pictures = parser.parse_args().pictures
     IMAGES.mkdir(parents=True, exist_ok=True)
     say("starting the services, a browser and a Prometheus")
     with (
@@ -102,11 +114,13 @@ def main() -> None:
         opened.start_drafter("lookup")
         with scraped(opened, Path(folder)) as prometheus:
             begun = time.time()
-            say("the live page: a question, and its plain replay")
-            photograph_page(browser, opened.http_url)
-            say("paceline bench, for the report and the dashboard's data")
-            photograph_report(browser, opened.gateway_address, Path(folder))
-            draw_dashboard(Source(prometheus.url, begun, time.time()))
+            if "page" in pictures:
+                say("the live page: a question, and its plain replay")
+                photograph_page(browser, opened.http_url)
+            if "report" in pictures:
+                say("paceline bench, for the report and the dashboard's data")
+                photograph_report(browser, opened.gateway_address, Path(folder))
+                draw_dashboard(Source(prometheus.url, begun, time.time()))
 
 
 if __name__ == "__main__":
