@@ -28,8 +28,8 @@ IMAGES = Path(__file__).parents[1] / "docs" / "img"
 SOURCES = "prompt_lookup,past_answers,recycled"
 WIDTH, HEIGHT = 1360, 880
 REPORT_WIDTH, REPORT_HEIGHT = 1040, 1340
-BENCH = ["--categories", "summarisation,coding", "--limit", "5", "--concurrency", "1,4"]
-BENCH += ["--temperature", "0", "--max-tokens", "32"]
+BENCH = ["--categories", "multilingual,maths", "--limit", "5"]
+BENCH += ["--temperature", "0", "--max-tokens", "24"]
 ROWS = ("At a glance", "Speculation", "Round anatomy")
 # Of the page's examples, the second: code.
 EXAMPLE = 1
