@@ -1,7 +1,7 @@
 """Record what the target model answers to the bench prompts, for `drafters.py` to simulate on.
 
 Plain decoding through paceline.model, many answers per forward. Per output token the target's
-likeliest ids and their log-probabilities are kept: more than a verifier keeps of a position. What
+likeliest ids and their log-probabilities are kept: all that a verifier knows at that position. What
 is interrupted goes on where it was.
 """
 
@@ -34,7 +34,7 @@ from paceline.sampling import Chooser, SamplingState
 PROMPTS = Path(__file__).parent / "prompts.jsonl"
 MODEL = "embedded"
 MAX_TOKENS = 128
-NUM_TOP = 32
+NUM_TOP = 8
 TEMPERATURES = (0.0, 0.8)
 AT_ONCE = 32
 PREFILL_ROWS = 128
@@ -140,7 +140,8 @@ def record(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_suffix(".part")
     lines = _read(scratch)
-    model = load_model(MODEL, dtype="bfloat16", max_sequences=AT_ONCE)
+    # With so many rows compiled layers gain less than compiling them takes.
+    model = load_model(MODEL, dtype="bfloat16", max_sequences=AT_ONCE, compiling="off")
     chooser = Chooser(model.vocab_size)
     waiting = recordings(model, dict(lines))
     running: list[Recording] = []
@@ -178,7 +179,9 @@ def _read(path: Path) -> dict[Key, Line]:
 def _write(path: Path, lines: dict[Key, Line]) -> None:
     """In the order of the prompts, whatever was ready first."""
     ordered = sorted(lines.values(), key=lambda line: (line["temperature"], line["seed"]))
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in ordered))
+    new = path.with_suffix(".new")
+    new.write_text("".join(f"{json.dumps(line)}\n" for line in ordered))
+    new.rename(path)
 
 
 def main() -> None:

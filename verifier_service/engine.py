@@ -37,7 +37,7 @@ from verifier_service.sequence import (
     delivered,
     digest,
 )
-from verifier_service.sources import Sources, Stores
+from verifier_service.sources import Sources, Stores, warm_table
 from verifier_service.tenants import Tenants
 from verifier_service.turns import Step, Turn, take_turns, worthwhile_wait
 
@@ -90,7 +90,15 @@ class Engine:
         self._pacer = Pacer(1e3 * self.settings.draft_budget_ms, self.settings.draft_budget_share)
         # Draft tokens less likely to stand were not worth a row in the last step.
         self._price = 0.0
-        self._stores = Stores()
+        model = self.model.identity
+        self._stores = Stores(
+            warm_table(
+                self.settings.recycling_table,
+                model.name,
+                model.tokenizer_fingerprint,
+                model.vocab_size,
+            )
+        )
         self._waiting: deque[VerifierSequence] = deque()
         self._running: list[VerifierSequence] = []
         self._by_number: dict[int, VerifierSequence] = {}
