@@ -5,7 +5,6 @@ processes' CPU time is the kernel's.
 """
 
 import contextlib
-import os
 import socket
 import threading
 import time
@@ -24,7 +23,6 @@ from paceline.params import SamplingParams, Speculation
 
 _EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 _SCRAPE_S = 5.0
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Counting(grpc.GenericRpcHandler):

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from paceline import telemetry
+from paceline.lookup.warm_table import BadTable
 from paceline.metrics import aliases, instruments
 from paceline.metrics.endpoint import open_endpoint
 from paceline.model.load import LoadError, load_model, tokenizer_files
@@ -76,7 +77,10 @@ async def _serve(settings: VerifierSettings) -> None:
     def send_updates(updates: dict[int, list[Update]]) -> None:
         loop.call_soon_threadsafe(pool.dispatch, updates)
 
-    engine = Engine(model, settings, deliver, send_updates)
+    try:
+        engine = Engine(model, settings, deliver, send_updates)
+    except BadTable as error:
+        raise SystemExit(f"verifier_service: {error}") from None
     endpoint = open_endpoint(settings, instruments.VERIFIER, aliases.VERIFIER)
     pool = DrafterPool(
         settings.drafter, model, engine, AHEAD * settings.max_draft_tokens, tls=settings.peer_tls

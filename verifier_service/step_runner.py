@@ -27,7 +27,7 @@ from verifier_service.patience import sit_out
 from verifier_service.places import Places
 from verifier_service.round import Outcome, StepFacts, final, play, prefill_report, report
 from verifier_service.sequence import Event, FailedEvent, Sink, VerifierSequence, delivered
-from verifier_service.sources import Stores
+from verifier_service.sources import Stores, warm_table
 from verifier_service.tenants import Tenants
 from verifier_service.turns import Step, Turn, take_turns, worthwhile_wait
 
@@ -57,7 +57,15 @@ class StepRunner:
         self._pacer = Pacer(1e3 * settings.draft_budget_ms, settings.draft_budget_share)
         # Draft tokens less likely to stand were not worth a row in the last step.
         self._price = 0.0
-        self._stores = Stores()
+        identity = model.identity
+        self._stores = Stores(
+            warm_table(
+                settings.recycling_table,
+                identity.name,
+                identity.tokenizer_fingerprint,
+                identity.vocab_size,
+            )
+        )
 
     @functools.cached_property
     def _chooser(self) -> Chooser:

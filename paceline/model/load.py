@@ -150,6 +150,11 @@ def tokenizer_fingerprint(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
+def identify(source: str) -> Identity:
+    """What the model calls itself, without loading it. Raises LoadError."""
+    return _identity(source, resolve(source), None)
+
+
 def _identity(source: str, folder: Path, max_context: int | None) -> Identity:
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     tokenizer_json = folder / "tokenizer.json"
