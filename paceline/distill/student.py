@@ -58,7 +58,7 @@ def kept_layers(num_layers: int, num_kept: int, keep: Keep, num_shared: int = 0)
 
 @dataclass(slots=True)
 class Student:
-    """The model, float32, and what of it is trained, by name."""
+    """The model, and what of it is trained, by name, in float32."""
 
     model: Any
     layers: Sequence[int]  # of the target, ascending
@@ -66,6 +66,13 @@ class Student:
     trained: dict[str, nn.Parameter]
     # What stays the target's, as the target calls it: embeddings, and layers that are not trained.
     shared: dict[str, str]
+
+    def hold_shared(self, dtype: torch.dtype) -> None:
+        """Keeps what does not learn, and the stream between the layers with it, in this dtype."""
+        learning = {id(parameter) for parameter in self.trained.values()}
+        for parameter in self.model.parameters():
+            if id(parameter) not in learning:
+                parameter.data = parameter.data.to(dtype)
 
     def logits(
         self,
@@ -81,7 +88,7 @@ class Student:
 def make_student(
     target: Path, layers: Sequence[int], token_ids: Sequence[int], device: str, num_shared: int = 0
 ) -> Student:
-    """target: its folder. num_shared: so many of the layers stay as they are. Raises Unsupported."""
+    """target: its folder. num_shared: layers that stay as they are. Raises Unsupported."""
     config = AutoConfig.from_pretrained(target, trust_remote_code=False)
     for name in _SCALED:
         if getattr(config, name, None) not in (None, 1, 1.0):
