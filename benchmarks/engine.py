@@ -237,13 +237,13 @@ def main() -> None:
         threads=THREADS,
     )
     flags = ["-m", "verifier_service", "--port=0", f"--threads={THREADS}", "--numerics=exact"]
-    with service(*flags):
-        pass
-    begin = time.perf_counter()
     try:
-        with service(*flags) as address:
-            ready_s = time.perf_counter() - begin
-            with opened(started) as peers:
+        with opened(started) as peers:
+            with service(*flags):
+                pass
+            begin = time.perf_counter()
+            with service(*flags) as address:
+                ready_s = time.perf_counter() - begin
                 sizes = options.rounds, options.tokens, options.requests
                 figures = asyncio.run(measure(address, folder, peers, *sizes))
     except PeerError as error:
