@@ -18,7 +18,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,12 +103,13 @@ class Side:
         gaps = [b - a for times in answers for a, b in itertools.pairwise(times)]
         return max(gaps) / statistics.median(gaps)
 
-    async def growth_kb(self, num_requests: int) -> float:
+    async def growth_kb(self, num_requests: int, say: Callable[[str], None]) -> float:
         """Memory that the service keeps per request, after a warm-up, in kB."""
         generator = random.Random(0)
 
         async def ask(count: int) -> None:
-            for _ in range(count // 8):
+            for number in range(count // 8):
+                say(f"memory: {8 * number} of {count} requests")
                 prompts = [generator.choices(range(1000, 40000), k=40) for _ in range(8)]
                 await asyncio.gather(*(self.answer(prompt, 2) for prompt in prompts))
 
@@ -163,17 +164,20 @@ async def measure(
     rounds: int,
     num_tokens: int,
     num_requests: int,
-) -> dict[str, Any]:
+) -> dict[str, list[float]]:
     short, long = prompts_of(folder)
     theirs = Transformers(folder)
     model = load_model(EMBEDDED, max_sequences=2, kv_tokens=4096)
     rows: dict[str, list[float]] = {}
     start = time.monotonic()
 
+    def say(what: str) -> None:
+        passed_s = time.monotonic() - start
+        print(f"\r{passed_s:5.0f} s  {what:48s}", end="", file=sys.stderr, flush=True)
+
     def note(name: str, value: float) -> None:
         rows.setdefault(name, []).append(value)
-        passed_s = time.monotonic() - start
-        print(f"\r{passed_s:5.0f} s  {name:44s}", end="", file=sys.stderr, flush=True)
+        say(name)
 
     async with open_channel(address) as channel:
         ours = Side(verifier_pb2_grpc.VerifierServiceStub(channel))
@@ -202,13 +206,13 @@ async def measure(
             note("time to first token, cold, ms", cold * 1e3)
             note("warm_ttft_vs_cold", await ours.first_token_s(long, warm=True) / cold)
             note("worst_gap_vs_step", await ours.worst_gap(short, long))
-        note("rss_kb_per_request", await ours.growth_kb(num_requests))
+        note("rss_kb_per_request", await ours.growth_kb(num_requests, say))
         note(
             "tokens/s, transformers assisted by itself",
             theirs.rate(short[0], num_tokens, assistant_model=theirs.as_assistant),
         )
     print("\r" + " " * 60 + "\r", end="", file=sys.stderr)
-    return {name: values for name, values in rows.items()}
+    return rows
 
 
 def main() -> None:
@@ -233,13 +237,13 @@ def main() -> None:
         threads=THREADS,
     )
     flags = ["-m", "verifier_service", "--port=0", f"--threads={THREADS}", "--numerics=exact"]
-    with service(*flags):
-        pass
-    begin = time.perf_counter()
     try:
-        with service(*flags) as address:
-            ready_s = time.perf_counter() - begin
-            with opened(started) as peers:
+        with opened(started) as peers:
+            with service(*flags):
+                pass
+            begin = time.perf_counter()
+            with service(*flags) as address:
+                ready_s = time.perf_counter() - begin
                 sizes = options.rounds, options.tokens, options.requests
                 figures = asyncio.run(measure(address, folder, peers, *sizes))
     except PeerError as error:

@@ -48,7 +48,7 @@ class Peer:
 
 @contextmanager
 def opened(commands: dict[str, list[str]]) -> Iterator[list[Peer]]:
-    """The peers of `command`'s lines, all ready. Raises PeerError."""
+    """The peers that these commands start, all ready. Raises PeerError."""
     with ExitStack() as stack:
         found = []
         for name, command in commands.items():
@@ -61,7 +61,7 @@ def opened(commands: dict[str, list[str]]) -> Iterator[list[Peer]]:
 def _started(name: str, command: list[str]) -> Iterator[Peer]:
     try:
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_HERE
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
     except OSError as error:
         raise PeerError(f"{name}: {command[0]}: {error.strerror}") from None
@@ -87,9 +87,10 @@ def commands(
     """
     found = {}
     if openvino:
-        found["OpenVINO GenAI"] = [openvino, "peer_openvino.py", gguf, str(threads)]
+        found["OpenVINO GenAI"] = [openvino, str(_HERE / "peer_openvino.py"), gguf, str(threads)]
     if vllm:
-        found["vLLM CPU"] = [vllm, "peer_vllm.py", folder, str(threads)]
+        found["vLLM CPU"] = [vllm, str(_HERE / "peer_vllm.py"), folder, str(threads)]
     if llama_cpp:
-        found["llama.cpp"] = [sys.executable, "peer_llama_cpp.py", llama_cpp, gguf, str(threads)]
+        script = str(_HERE / "peer_llama_cpp.py")
+        found["llama.cpp"] = [sys.executable, script, llama_cpp, gguf, str(threads)]
     return found

@@ -9,10 +9,17 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import peers
 
-STAND_IN = """
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+LLAMA_CPP = str(BENCHMARKS / "peer_llama_cpp.py")
+
+STAND_IN = f"""
+import sys
+sys.path.insert(0, {str(BENCHMARKS)!r})
 from peer_protocol import serve
-print("a library's chatter")
-serve(lambda: lambda prompts, num_tokens: float(len(prompts) * 100 + num_tokens))
+def open_peer():
+    print("a library's chatter", flush=True)
+    return lambda prompts, num_tokens: float(len(prompts) * 100 + num_tokens)
+serve(open_peer)
 """
 
 
@@ -26,16 +33,22 @@ def test_a_peer_answers_in_tokens_per_second():
     ("command", "message"),
     [
         (
-            [sys.executable, "-S", "peer_openvino.py", "model.gguf", "2"],
+            [sys.executable, "-S", str(BENCHMARKS / "peer_openvino.py"), "model.gguf", "2"],
             "stand-in: ModuleNotFoundError: No module named 'openvino'",
         ),
         (
-            [sys.executable, "-S", "peer_vllm.py", "model", "2"],
+            [sys.executable, "-S", str(BENCHMARKS / "peer_vllm.py"), "model", "2"],
             "stand-in: ModuleNotFoundError: No module named 'vllm'",
         ),
         (
-            [sys.executable, "peer_llama_cpp.py", "/nowhere/llama-batched-bench", "m.gguf", "2"],
-            "stand-in: FileNotFoundError: .*/nowhere/llama-batched-bench",
+            [
+                sys.executable,
+                str(BENCHMARKS / "peer_llama_cpp.py"),
+                "/nowhere/bench",
+                "m.gguf",
+                "2",
+            ],
+            "stand-in: FileNotFoundError: .*/nowhere/bench",
         ),
         (["/nowhere/python"], "stand-in: /nowhere/python: No such file or directory"),
         ([sys.executable, "-c", "pass"], "stand-in: its process has ended"),
@@ -54,4 +67,5 @@ def test_only_the_engines_that_are_named_are_started():
     given = {"gguf": "m.gguf", "folder": "m", "threads": 2}
     assert peers.commands(**named, **given) == {}
     found = peers.commands(**{**named, "openvino": "python"}, **given)
-    assert found == {"OpenVINO GenAI": ["python", "peer_openvino.py", "m.gguf", "2"]}
+    script = str(BENCHMARKS / "peer_openvino.py")
+    assert found == {"OpenVINO GenAI": ["python", script, "m.gguf", "2"]}

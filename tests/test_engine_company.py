@@ -153,12 +153,12 @@ def test_a_shared_prompt_is_computed_once_and_reported(folder):
     served.close()
 
 
-@pytest.mark.parametrize(("max_sequences", "kv_tokens"), [(4, 320), (1, 4096)])
+@pytest.mark.parametrize(("max_sequences", "kv_tokens"), [(4, 416), (1, 4096)])
 def test_whoever_waits_for_its_reader_makes_room_for_others(folder, max_sequences, kv_tokens):
     rng = random.Random(6)
     params = SamplingParams(temperature=0.9, max_tokens=100, ignore_eos=True)
     slow, quick = (
-        Request(prompt=rng.choices(range(256), k=150), generated=[], params=params, seed=seed)
+        Request(prompt=rng.choices(range(256), k=200), generated=[], params=params, seed=seed)
         for seed in (1, 2)
     )
     alone = Served(folder, max_sequences=1, kv_tokens=4096)

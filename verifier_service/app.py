@@ -104,7 +104,8 @@ async def _serve(settings: VerifierSettings) -> None:
         while servicer.num_live:
             await asyncio.sleep(0.02)
 
-    # What there is now stays until the end: not to be looked through again.
+    # What is left now stays until the end: not to be looked through again.
+    gc.collect()
     gc.freeze()
     gc.enable()
     engine.start(model_thread)

@@ -2,6 +2,6 @@
 
 Nothing is re-implemented: the architectures are transformers'. What is ours stands around them:
 the KV cache (cache), attention over it (attention), linear layers in canonical shapes (linear),
-the check that those shapes keep their promise (numerics) and one forward over many sequences
-(engine).
+the check that those shapes keep their promise (numerics, remembered) and one forward over many
+sequences (engine).
 """

@@ -108,6 +108,8 @@ def _probe(model: LanguageModel) -> str:
     try:
         for count in _PROBE_ROWS:
             count = min(count, model.max_context - cache.length)
+            if not count:
+                break
             ids = torch.randint(model.vocab_size, (count,), generator=generator).tolist()
             logits = model.forward([Rows(cache, ids, min(count, 8))])
             digest.update(logits.float().contiguous().numpy().tobytes())
