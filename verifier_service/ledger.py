@@ -4,15 +4,19 @@ from dataclasses import dataclass
 
 DEFAULT_BUDGET_US = 30_000.0
 DEFAULT_BUDGET_SHARE = 0.02
+# Gains are kept for so many rounds of what a round with a stake costs lately.
+_BANK_ROUNDS, _STAKE_RATE = 4.0, 0.1
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Debt may reach `budget_us`, or `budget_share` of the time so far, whichever is more.
+    """Debt may reach `budget_us`, or `budget_share` of the time so far, whichever is more; and one
+    round's stake beyond that while `is_luck`: what was lost was bad luck, by all that is known.
 
     Two debts: of the sequence's own speculation, and with what the rows and waits of others in the
-    same steps cost it. What was gained pays for losses later, but for no more than one budget: an
-    answer that has gained a lot must notice soon when its drafter turns bad.
+    same steps cost it. What was gained pays for losses later, but for no more than one budget or a
+    few rounds: an answer that has gained a lot must notice soon when its drafter turns bad, yet not
+    give up on one whose blocks are dear, and fail now and then.
     """
 
     budget_us: float = DEFAULT_BUDGET_US
@@ -22,13 +26,23 @@ class Ledger:
     elapsed_us: float = 0.0
     _debt_us: float = 0.0
     _own_us: float = 0.0
+    # What a round of its speculation costs lately, before what it gains.
+    stake_us: float = 0.0
+    is_luck: bool = False
 
-    def add(self, own_us: float, others_us: float, elapsed_us: float) -> None:
-        """A round lost so much by its own speculation and by that of others."""
+    def add(
+        self, own_us: float, others_us: float, elapsed_us: float, staked_us: float = 0.0
+    ) -> None:
+        """A round lost so much by its own speculation, which cost `staked_us` before what it
+        gained, and by that of others."""
         self.total_us += own_us + others_us
         self.elapsed_us += elapsed_us
-        self._debt_us = max(self._debt_us + own_us + others_us, -self.budget_us)
-        self._own_us = max(self._own_us + own_us, -self.budget_us)
+        if staked_us > 0.0:
+            rate = _STAKE_RATE if self.stake_us else 1.0
+            self.stake_us += rate * (staked_us - self.stake_us)
+        bank_us = max(self.budget_us, _BANK_ROUNDS * self.stake_us)
+        self._debt_us = max(self._debt_us + own_us + others_us, -bank_us)
+        self._own_us = max(self._own_us + own_us, -bank_us)
 
     def trust(self) -> None:
         """A probe gained: half a budget may be lost anew, whatever was lost before."""
@@ -36,7 +50,8 @@ class Ledger:
 
     @property
     def _limit_us(self) -> float:
-        return max(self.budget_us, self.budget_share * self.elapsed_us)
+        limit_us = max(self.budget_us, self.budget_share * self.elapsed_us)
+        return limit_us + self.stake_us * self.is_luck
 
     @property
     def allowance_us(self) -> float:

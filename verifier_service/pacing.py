@@ -26,6 +26,8 @@ _LEAST_GAIN = 0.005
 # A prospect must exceed the one that speculation was given up with by so much.
 _BETTER = 1.5
 _GAIN_RATE = 0.03
+# Speculation that promises so many times what it stakes has lost by bad luck only.
+_LUCK = 1.25
 
 
 class Mode(Enum):
@@ -106,16 +108,25 @@ class Pacing:
             max(p - min_probability, 0.0) for p in self.acceptance.survival(limit)
         )
 
+    def weigh_luck(self, limit: int, min_probability: float, plain_us: float) -> None:
+        """Whether losses were bad luck: what is known of the drafter says that it pays."""
+        survival = self.acceptance.survival(limit)
+        promise_us = plain_us * sum(p for p in survival if p > min_probability)
+        self.ledger.is_luck = self.acceptance.is_known and promise_us > _LUCK * self.ledger.stake_us
+
     def learn(self, cost: RoundCost) -> None:
         """After a round."""
         if cost.tested:
             self.acceptance.learn(cost.source, cost.tested, cost.stood)
         own_us = cost.rows_us * cost.row_share + (cost.wait_us if cost.waited else 0.0)
         gained_us = cost.accepted * cost.plain_us - own_us
-        lost_us = cost.drafting_us * self.drafts - gained_us
+        drafting_us = cost.drafting_us * self.drafts
+        lost_us = drafting_us - gained_us
         overhead_us = cost.wait_us + cost.rows_us + cost.drafting_us
-        others_us = overhead_us - own_us - cost.drafting_us * self.drafts
-        self.ledger.add(lost_us, others_us, cost.plain_us + overhead_us)
+        others_us = overhead_us - own_us - drafting_us
+        self.ledger.add(
+            lost_us, others_us, cost.plain_us + overhead_us, staked_us=own_us + drafting_us
+        )
         if self.mode is Mode.PROBE:
             self._probe_left -= 1
             self._account_us -= lost_us
