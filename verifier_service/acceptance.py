@@ -18,8 +18,6 @@ _FADE, _POOL_FADE = 0.96, 0.995
 # How many tested tokens a prior is worth: of the pool, and of a sequence's mean at one position.
 _PRIOR_TOKENS, _POSITION_TOKENS = 4.0, 6.0
 _FLOOR, _CEILING = 0.01, 0.995
-# An estimate rests on what was tested, not on a guess, from so many tokens on.
-_KNOWN_TOKENS = 12.0
 
 
 @dataclass(slots=True)
@@ -97,12 +95,6 @@ class Acceptance:
         """Let what comes next weigh more than what was learned so far."""
         for counts in self._own.values():
             counts.shrink(_PRIOR_TOKENS)
-
-    @property
-    def is_known(self) -> bool:
-        """Whether enough was tested of the source that proposed last, of all alike sequences."""
-        pool = self._priors.counts(self._workload, self._latest)
-        return sum(pool.tested) >= _KNOWN_TOKENS
 
     def survival(self, count: int, source: TokenSource | None = None) -> list[float]:
         """For each of the first `count` draft tokens, P(it and all before it are accepted).

@@ -10,8 +10,7 @@ _BANK_ROUNDS, _STAKE_RATE = 4.0, 0.1
 
 @dataclass(slots=True)
 class Ledger:
-    """Debt may reach `budget_us`, or `budget_share` of the time so far, whichever is more; and one
-    round's stake beyond that while `is_luck`: what was lost was bad luck, by all that is known.
+    """Debt may reach `budget_us`, or `budget_share` of the time so far, whichever is more.
 
     Two debts: of the sequence's own speculation, and with what the rows and waits of others in the
     same steps cost it. What was gained pays for losses later, but for no more than one budget or a
@@ -27,8 +26,7 @@ class Ledger:
     _debt_us: float = 0.0
     _own_us: float = 0.0
     # What a round of its speculation costs lately, before what it gains.
-    stake_us: float = 0.0
-    is_luck: bool = False
+    _stake_us: float = 0.0
 
     def add(
         self, own_us: float, others_us: float, elapsed_us: float, staked_us: float = 0.0
@@ -38,9 +36,9 @@ class Ledger:
         self.total_us += own_us + others_us
         self.elapsed_us += elapsed_us
         if staked_us > 0.0:
-            rate = _STAKE_RATE if self.stake_us else 1.0
-            self.stake_us += rate * (staked_us - self.stake_us)
-        bank_us = max(self.budget_us, _BANK_ROUNDS * self.stake_us)
+            rate = _STAKE_RATE if self._stake_us else 1.0
+            self._stake_us += rate * (staked_us - self._stake_us)
+        bank_us = max(self.budget_us, _BANK_ROUNDS * self._stake_us)
         self._debt_us = max(self._debt_us + own_us + others_us, -bank_us)
         self._own_us = max(self._own_us + own_us, -bank_us)
 
@@ -50,8 +48,7 @@ class Ledger:
 
     @property
     def _limit_us(self) -> float:
-        limit_us = max(self.budget_us, self.budget_share * self.elapsed_us)
-        return limit_us + self.stake_us * self.is_luck
+        return max(self.budget_us, self.budget_share * self.elapsed_us)
 
     @property
     def allowance_us(self) -> float:

@@ -231,7 +231,6 @@ class Pacer:
         """After a round of one sequence; what it learned of its drafter is kept for others."""
         pacing = view.pacing
         pacing.learn(cost)
-        pacing.weigh_luck(view.limit, min_probability, cost.plain_us)
         prospect_us = pacing.prospect_us(view.limit, min_probability, cost.plain_us)
         pacing.consider(now_us, prospect_us, self.step_time.drafting_us, cost.plain_us)
         if pacing.arrival.is_known:

@@ -26,8 +26,6 @@ _LEAST_GAIN = 0.005
 # A prospect must exceed the one that speculation was given up with by so much.
 _BETTER = 1.5
 _GAIN_RATE = 0.03
-# Speculation that promises so many times what it stakes has lost by bad luck only.
-_LUCK = 1.25
 
 
 class Mode(Enum):
@@ -107,12 +105,6 @@ class Pacing:
         return plain_us * sum(
             max(p - min_probability, 0.0) for p in self.acceptance.survival(limit)
         )
-
-    def weigh_luck(self, limit: int, min_probability: float, plain_us: float) -> None:
-        """Whether losses were bad luck: what is known of the drafter says that it pays."""
-        survival = self.acceptance.survival(limit)
-        promise_us = plain_us * sum(p for p in survival if p > min_probability)
-        self.ledger.is_luck = self.acceptance.is_known and promise_us > _LUCK * self.ledger.stake_us
 
     def learn(self, cost: RoundCost) -> None:
         """After a round."""

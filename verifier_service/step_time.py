@@ -29,7 +29,7 @@ class StepShape(NamedTuple):
 
 # Standard deviations before anything is known, and of the drift per step, in shares of a step:
 # base, row, row beyond the knee, 1,000 tokens of context, sequence, drafting.
-_PRIOR = (1.0, 0.1, 0.1, 0.05, 0.1, 0.15)
+_PRIOR = (1.0, 0.02, 0.03, 0.05, 0.1, 0.15)
 _DRIFT = (0.002, 0.0002, 0.0003, 0.0005, 0.0006, 0.001)
 _SIZE = len(_PRIOR)
 # Noise of one measurement: first guess and limits.
