@@ -38,7 +38,7 @@ LEAST_SPEED, MOST_P95, MOST_FIRST = 0.97, 1.03, 1.03
 # Flapping has a period of 10 s, of which an answer should see more than one half.
 LONG = 3
 # A verifier dials again after at most this.
-_LINK_S = 30.0
+_LINK_S = 60.0
 COLUMNS = "speed  p95/token  ttft p50  ttft p95  accepted  plain tok/s"
 
 
@@ -105,7 +105,7 @@ class Stack:
         """This drafter, and nobody after the end of the block; the verifier has noticed each."""
         with service(*command) as address:
             await self.line.lead_to(address, delay_s)
-            await self.line.is_used.wait()
+            await asyncio.wait_for(self.line.is_used.wait(), _LINK_S)
             await self._until("ready")
             try:
                 yield
@@ -254,7 +254,7 @@ async def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--rounds", type=int, default=10, help="of each policy per case, if time allows"
     )
-    parser.add_argument("--seconds", type=float, default=40.0, help="for a case; two rounds always")
+    parser.add_argument("--seconds", type=float, default=32.0, help="for a case; two rounds always")
     parser.add_argument("--tokens", type=int, default=64, help="tokens of an answer")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--model", default="embedded", help="target, and draft model of one case")
