@@ -25,6 +25,7 @@ from paceline.verifier_status import verifier_status
 BAD = str(Path(__file__).resolve().parent / "bad_drafter.py")
 LOOKUP = ("-m", "drafter_service", "--port=0", "--metrics-port=0", "--drafter=lookup")
 RANDOM = ("-m", "drafter_service", "--port=0", "--metrics-port=0", "--drafter=random")
+# The target itself drafts: every token right, and each as dear as one of the target's.
 MODEL = ("-m", "drafter_service", "--port=0", "--metrics-port=0", "--drafter=model")
 COPY = (
     "Copy this text exactly, twice: The quick brown fox jumps over the lazy dog, and then it goes "
@@ -37,7 +38,7 @@ LEAST_SPEED, MOST_P95, MOST_FIRST = 0.97, 1.03, 1.03
 # Flapping has a period of 10 s, of which an answer should see more than one half.
 LONG = 3
 # A verifier dials again after at most this.
-_LINK_S = 30.0
+_LINK_S = 60.0
 COLUMNS = "speed  p95/token  ttft p50  ttft p95  accepted  plain tok/s"
 
 
@@ -49,6 +50,7 @@ class Report:
     seconds: float
     max_tokens: int
     only: str
+    model: str = "embedded"
     scenarios: dict[str, float] = field(default_factory=dict)
     load: dict[str, float] = field(default_factory=dict)
     ttft: dict[str, float | None] = field(default_factory=dict)
@@ -103,7 +105,7 @@ class Stack:
         """This drafter, and nobody after the end of the block; the verifier has noticed each."""
         with service(*command) as address:
             await self.line.lead_to(address, delay_s)
-            await self.line.is_used.wait()
+            await asyncio.wait_for(self.line.is_used.wait(), _LINK_S)
             await self._until("ready")
             try:
                 yield
@@ -127,9 +129,9 @@ async def stack(report: Report, *options: str) -> AsyncIterator[Stack]:
     report.say("starting a verifier and a gateway")
     flags = ("--port=0", "--metrics-port=0")
     async with open_line() as line:
-        drafter = f"--drafter=127.0.0.1:{line.port}"
+        drafter, model = f"--drafter=127.0.0.1:{line.port}", f"--model={report.model}"
         with (
-            service("-m", "verifier_service", *flags, drafter, *options) as verifier,
+            service("-m", "verifier_service", *flags, drafter, model, *options) as verifier,
             service("-m", "gateway", *flags, f"--verifier={verifier}") as gateway,
         ):
             async with GatewayClient(gateway) as client:
@@ -167,7 +169,7 @@ async def drafters_alone(report: Report) -> None:
         ("random", RANDOM, OTHER, 1),
         ("slow", (BAD, "slow", "0"), COPY, 1),
         ("flapping", (BAD, "flap", "0"), COPY, LONG),
-        ("same cores", MODEL, OTHER, 1),
+        ("same cores", (*MODEL, f"--model={report.model}"), OTHER, 1),
     ]
     late = [(f"delay {delay_ms} ms", delay_ms) for delay_ms in DELAYS_MS]
     if not any(report.wants(name) for name, *_ in (*bad, *late)):
@@ -252,11 +254,12 @@ async def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--rounds", type=int, default=10, help="of each policy per case, if time allows"
     )
-    parser.add_argument("--seconds", type=float, default=40.0, help="for a case; two rounds always")
+    parser.add_argument("--seconds", type=float, default=32.0, help="for a case; two rounds always")
     parser.add_argument("--tokens", type=int, default=64, help="tokens of an answer")
     parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--model", default="embedded", help="target, and draft model of one case")
     options = parser.parse_args(arguments)
-    report = Report(options.rounds, options.seconds, options.tokens, options.only)
+    report = Report(options.rounds, options.seconds, options.tokens, options.only, options.model)
     print(f"{'case':<34}   {COLUMNS}")
     for part in (drafters_alone, as_shipped):
         await part(report)

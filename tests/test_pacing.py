@@ -225,6 +225,18 @@ def test_a_gain_pays_for_one_budget_only():
     assert ledger.total_us == -939_000
 
 
+def test_a_drafter_with_dear_blocks_may_fail_now_and_then_once_it_has_gained():
+    """Each round stakes 25 ms and wins twice that or nothing: two losses in a row are luck."""
+    ledger = Ledger(budget_us=30_000, budget_share=0.0)
+    for _ in range(30):
+        ledger.add(-25_000, 0.0, 20_000, staked_us=25_000)
+    for _ in range(4):
+        ledger.add(25_000, 0.0, 20_000, staked_us=25_000)
+    assert not ledger.is_spent
+    ledger.add(40_000, 0.0, 20_000, staked_us=40_000)
+    assert ledger.is_spent
+
+
 def test_what_others_cost_is_not_a_sequence_s_own_debt():
     ledger = Ledger()
     ledger.add(0.0, 40_000, 20_000)

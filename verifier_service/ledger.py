@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 DEFAULT_BUDGET_US = 30_000.0
 DEFAULT_BUDGET_SHARE = 0.02
+# Gains are kept for so many rounds of what a round with a stake costs lately.
+_BANK_ROUNDS, _STAKE_RATE = 4.0, 0.1
 
 
 @dataclass(slots=True)
@@ -11,8 +13,9 @@ class Ledger:
     """Debt may reach `budget_us`, or `budget_share` of the time so far, whichever is more.
 
     Two debts: of the sequence's own speculation, and with what the rows and waits of others in the
-    same steps cost it. What was gained pays for losses later, but for no more than one budget: an
-    answer that has gained a lot must notice soon when its drafter turns bad.
+    same steps cost it. What was gained pays for losses later, but for no more than one budget or a
+    few rounds: an answer that has gained a lot must notice soon when its drafter turns bad, yet not
+    give up on one whose blocks are dear, and fail now and then.
     """
 
     budget_us: float = DEFAULT_BUDGET_US
@@ -22,13 +25,22 @@ class Ledger:
     elapsed_us: float = 0.0
     _debt_us: float = 0.0
     _own_us: float = 0.0
+    # What a round of its speculation costs lately, before what it gains.
+    _stake_us: float = 0.0
 
-    def add(self, own_us: float, others_us: float, elapsed_us: float) -> None:
-        """A round lost so much by its own speculation and by that of others."""
+    def add(
+        self, own_us: float, others_us: float, elapsed_us: float, staked_us: float = 0.0
+    ) -> None:
+        """A round lost so much by its own speculation, which cost `staked_us` before what it
+        gained, and by that of others."""
         self.total_us += own_us + others_us
         self.elapsed_us += elapsed_us
-        self._debt_us = max(self._debt_us + own_us + others_us, -self.budget_us)
-        self._own_us = max(self._own_us + own_us, -self.budget_us)
+        if staked_us > 0.0:
+            rate = _STAKE_RATE if self._stake_us else 1.0
+            self._stake_us += rate * (staked_us - self._stake_us)
+        bank_us = max(self.budget_us, _BANK_ROUNDS * self._stake_us)
+        self._debt_us = max(self._debt_us + own_us + others_us, -bank_us)
+        self._own_us = max(self._own_us + own_us, -bank_us)
 
     def trust(self) -> None:
         """A probe gained: half a budget may be lost anew, whatever was lost before."""

@@ -97,16 +97,17 @@ class Pacer:
     def credit(self, pacing: Pacing, limit: int, min_probability: float) -> int:
         """How far the drafter may run ahead of the commit; 0: rest.
 
-        Up to twice the longest block, so that a block that stands as a whole leaves some for the
-        next; no further than draft tokens are likely to be verified.
+        Twice what a step is likely to verify at the present price of a row, so that a block that
+        stands as a whole leaves some for the next; no further than is likely to be reached at all.
         """
         if not pacing.drafts or self.is_quiet or limit <= 0:
             return 0
         if pacing.mode is Mode.PROBE:
             return min(limit, _PROBE_TOKENS)
-        least = max(min_probability, _LEAST_SURVIVAL)
         survival = pacing.acceptance.survival(2 * limit)
-        return max(sum(p > least for p in survival), min(limit, _LEAST_CREDIT))
+        reached = sum(p > _LEAST_SURVIVAL for p in survival)
+        worth = sum(p > min_probability for p in survival[:limit])
+        return max(min(2 * worth, reached), min(limit, _LEAST_CREDIT))
 
     def plan(self, views: Sequence[View], plain: StepShape, max_rows: int) -> Plan:
         """How many of the draft tokens at hand each sequence is to verify."""

@@ -112,10 +112,13 @@ class Pacing:
             self.acceptance.learn(cost.source, cost.tested, cost.stood)
         own_us = cost.rows_us * cost.row_share + (cost.wait_us if cost.waited else 0.0)
         gained_us = cost.accepted * cost.plain_us - own_us
-        lost_us = cost.drafting_us * self.drafts - gained_us
+        drafting_us = cost.drafting_us * self.drafts
+        lost_us = drafting_us - gained_us
         overhead_us = cost.wait_us + cost.rows_us + cost.drafting_us
-        others_us = overhead_us - own_us - cost.drafting_us * self.drafts
-        self.ledger.add(lost_us, others_us, cost.plain_us + overhead_us)
+        others_us = overhead_us - own_us - drafting_us
+        self.ledger.add(
+            lost_us, others_us, cost.plain_us + overhead_us, staked_us=own_us + drafting_us
+        )
         if self.mode is Mode.PROBE:
             self._probe_left -= 1
             self._account_us -= lost_us
