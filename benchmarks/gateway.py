@@ -187,7 +187,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=300, help="pairs for time to first token")
     parser.add_argument("--rounds", type=int, default=1000, help="rounds of one stream")
     parser.add_argument("--streams", type=int, default=300, help="streams at once")
-    parser.add_argument("--busy-rounds", type=int, default=40, help="rounds of each of those")
+    parser.add_argument("--busy-rounds", type=int, default=20, help="rounds of each of those")
     parser.add_argument("--json", action="store_true", help="no table, the JSON line alone")
     options = parser.parse_args()
     figures = asyncio.run(measure(options))
