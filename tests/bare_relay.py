@@ -15,7 +15,7 @@ from paceline.v1 import gateway_pb2, gateway_pb2_grpc, verifier_pb2, verifier_pb
 
 
 class Relay(gateway_pb2_grpc.GatewayServiceServicer):
-    """A message to the client for each of the target's, empty."""
+    """A message to the client for each of the target's, with the token ids in it."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._target: Any = verifier_pb2_grpc.VerifierServiceStub(channel)
@@ -27,8 +27,9 @@ class Relay(gateway_pb2_grpc.GatewayServiceServicer):
         call = self._target.Generate()
         try:
             await call.write(verifier_pb2.VerifierGenerateRequest(open=opening))
-            while await call.read() is not grpc.aio.EOF:
-                await context.write(gateway_pb2.GenerateResponse())
+            while (message := await call.read()) is not grpc.aio.EOF:
+                delta = gateway_pb2.Delta(token_ids=message.tokens.token_ids)
+                await context.write(gateway_pb2.GenerateResponse(delta=delta))
         finally:
             call.cancel()
 
