@@ -1,8 +1,8 @@
 """What a gateway adds to a target that costs nothing: `make bench-gateway`.
 
 The target is a hash (tests/mock_target.py), so that no model's noise hides the gateway. The last
-line is JSON; `_grpc` and `_http` are the gateway's two doors, `_relay` is grpc.aio alone, which does
-nothing but pass messages on (tests/bare_relay.py): what it takes is no part of ours.
+line is JSON; `_grpc` and `_http` are the gateway's two doors, `_relay` is grpc.aio alone, passing
+messages on and nothing else (tests/bare_relay.py): what that takes, a gateway cannot do without.
 
 * ttft_added_ms: time to the first token through the gateway less straight at the verifier, median
   of pairs that are asked in turn. Aim: at most 2.
