@@ -39,8 +39,8 @@ def test_the_code_for_a_chatbot_streams_an_answer(tmp_path: Path):
         ready = next(line for line in up.stdout if line.startswith("READY"))
         addresses = dict(part.split("=") for part in ready.split()[1:])
         code = snippet()
-        assert code.count("127.0.0.1:8000") == 1
-        code = code.replace("127.0.0.1:8000", addresses["http"])
+        assert code.count("http://127.0.0.1:8000/v1") == 1
+        code = code.replace("http://127.0.0.1:8000", addresses["http"])
         said = subprocess.run(
             [sys.executable, "-c", code],
             capture_output=True,
