@@ -30,7 +30,8 @@ NUM_STREAMS = 300
 NUM_CANCELS = 5000
 AT_ONCE = 50
 MAX_BYTES_PER_STREAM = 60_000
-MAX_BYTES_PER_CANCEL = 2000
+# Beyond what grpc.aio keeps by itself (docs/log.md); an answer that is kept would be 10,000.
+MAX_BYTES_PER_CANCEL = 1000
 PROMPT = "load"
 
 
@@ -161,5 +162,4 @@ async def test_5000_cancels_at_random_phases_leave_nothing_behind():
         f"grpc.aio alone {bare:.0f} B"
     )
     assert isinstance(whole[-1], Finished)
-    # grpc.aio itself keeps that much (docs/log.md); an answer that is kept would be 10,000.
-    assert ours <= MAX_BYTES_PER_CANCEL
+    assert ours <= bare + MAX_BYTES_PER_CANCEL
