@@ -47,8 +47,8 @@ test-observability: install prometheus chromium ## A real Prometheus and a real 
 test-gpu: install ## On a machine with CUDA (and a CUDA build of torch: TORCH=torch)
 	$(BIN)/python -m pytest -m gpu
 
-screenshots: install chromium ## The live page and a bench report as pictures in docs/img
-	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python deploy/screenshots.py
+screenshots: install chromium prometheus ## The live page, a bench report and the dashboard as pictures in docs/img
+	@PYTHONPATH="$(CURDIR):$(CURDIR)/tests:$(CURDIR)/deploy/observability" $(BIN)/python deploy/screenshots.py
 
 dashboards: install ## Generate the Grafana dashboard and docs/metrics.md
 	$(BIN)/python deploy/observability/generate.py
@@ -73,7 +73,7 @@ check: install ## Format, lint, types, generated code, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(PACKAGES)
-	$(BIN)/python -m pytest -q tests/test_protos.py tests/test_imports.py
+	$(BIN)/python -m pytest -q tests/test_protos.py tests/test_imports.py tests/test_observability_files.py
 
 bench-exact: install ## What exact numerics cost and buy; the last line is JSON
 	@$(BIN)/python benchmarks/exact.py

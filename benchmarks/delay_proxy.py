@@ -1,4 +1,7 @@
-"""A TCP proxy that delivers everything so much later, in order, both ways."""
+"""A TCP proxy that delivers everything so much later, in order, both ways.
+
+Where it leads, and how late, may change: what is connected then is cut off and may dial again.
+"""
 
 import asyncio
 import contextlib
@@ -7,29 +10,55 @@ from collections.abc import AsyncIterator
 _PIECE = 1 << 16
 
 
-@contextlib.asynccontextmanager
-async def delayed(target_port: int, delay_s: float) -> AsyncIterator[int]:
-    """The proxy's port on loopback; it forwards to the target's."""
-    tasks: set[asyncio.Task[None]] = set()
+class Line:
+    """`port` is on loopback. Leads nowhere until `lead_to`."""
 
-    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", target_port)
-            for pair in ((reader, far_writer), (far_reader, writer)):
-                task = asyncio.create_task(_forward(*pair, delay_s))
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
-            return
-        writer.close()
+    def __init__(self) -> None:
+        self.port = 0
+        self.is_used = asyncio.Event()
+        self._target: tuple[str, int] | None = None
+        self._delay_s = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    server = await asyncio.start_server(connect, "127.0.0.1", 0)
-    try:
-        yield int(server.sockets[0].getsockname()[1])
-    finally:
-        server.close()
+    async def lead_to(self, address: str | None, delay_s: float = 0.0) -> None:
+        """Cut off what is connected; what dials from now on gets there. None: nobody is there."""
+        host, _, port = (address or "").rpartition(":")
+        self._target = (host, int(port)) if address else None
+        self._delay_s = delay_s
+        self.is_used.clear()
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, until it ends."""
+        if self._target is None:
+            writer.close()
+            return
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.close()
+            return
+        for pair in ((reader, far_writer), (far_reader, writer)):
+            task = asyncio.create_task(_forward(*pair, self._delay_s))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        self.is_used.set()
+
+
+@contextlib.asynccontextmanager
+async def open_line() -> AsyncIterator[Line]:
+    """A line, until the end of the block."""
+    line = Line()
+    server = await asyncio.start_server(line.serve, "127.0.0.1", 0)
+    line.port = int(server.sockets[0].getsockname()[1])
+    try:
+        yield line
+    finally:
+        server.close()
+        await line.lead_to(None)
 
 
 async def _forward(
@@ -43,7 +72,6 @@ async def _forward(
             due_s, piece = await pieces.get()
             await asyncio.sleep(max(due_s - loop.time(), 0.0))
             if not piece:
-                writer.close()
                 return
             writer.write(piece)
             await writer.drain()
@@ -58,3 +86,4 @@ async def _forward(
             await delivery
     finally:
         delivery.cancel()
+        writer.close()

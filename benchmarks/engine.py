@@ -5,8 +5,9 @@ weights with the same threads in this process. Sides take turns, medians are rep
 is JSON: plain_vs_transformers (one stream, tokens per second), batch8_vs_single, batch16_vs_single,
 rows8_vs_rows1 (time of a step), overhead_share (of a token's time at the client, what is not the
 target's forward; at one stream and at 8), warm_ttft_vs_cold, worst_gap_vs_step (4 streams while a
-long prompt comes in), rss_kb_per_request, ready_s (from start to ready). The table also has
-transformers' own prompt lookup and assisted generation.
+long prompt comes in), rss_kb_per_request, ready_s (from start to ready, caches filled). The table
+also has transformers' own prompt lookup and assisted generation, and the engines of other
+environments that are named (peers.py).
 """
 
 import argparse
@@ -26,13 +27,14 @@ os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 import itertools
 
 import torch
+from peers import Peer, PeerError, commands, opened
 from services import service
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging as transformers_logging
+from transformers import AutoTokenizer
+from transformers_side import Transformers
 
 from paceline.codec import params_to_pb
 from paceline.model.engine import LanguageModel, Rows
-from paceline.model.load import EMBEDDED, load_model, resolve
+from paceline.model.load import EMBEDDED, embedded_gguf, load_model, resolve
 from paceline.params import SamplingParams, Speculation
 from paceline.server import open_channel
 from paceline.v1 import tokens_pb2, verifier_pb2, verifier_pb2_grpc
@@ -125,35 +127,6 @@ def _children_rss_kb() -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
 
 
-class Transformers:
-    """transformers' own `generate` on the same weights."""
-
-    def __init__(self, folder: Path) -> None:
-        transformers_logging.set_verbosity_error()
-        self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-
-    def rate(self, prompt: Sequence[int], num_tokens: int, **how: Any) -> float:
-        """Tokens per second after the first."""
-        seconds = []
-        for count in (1, num_tokens + 1):
-            start = time.perf_counter()
-            self._model.generate(
-                torch.tensor([prompt]),
-                max_new_tokens=count,
-                min_new_tokens=count,
-                do_sample=False,
-                pad_token_id=0,
-                **how,
-            )
-            seconds.append(time.perf_counter() - start)
-        return num_tokens / (seconds[1] - seconds[0])
-
-    @property
-    def as_assistant(self) -> Any:
-        """The target as its own assistant: every draft token is right, and none is cheaper."""
-        return self._model
-
-
 def step_ms(model: LanguageModel, prompt: Sequence[int], num_rows: int) -> float:
     cache = model.new_cache()
     model.forward([Rows(cache, prompt, 0)])
@@ -184,16 +157,23 @@ def prompts_of(folder: Path) -> tuple[list[list[int]], list[int]]:
 
 
 async def measure(
-    address: str, folder: Path, rounds: int, num_tokens: int, num_requests: int
+    address: str,
+    folder: Path,
+    peers: Sequence[Peer],
+    rounds: int,
+    num_tokens: int,
+    num_requests: int,
 ) -> dict[str, Any]:
     short, long = prompts_of(folder)
     theirs = Transformers(folder)
     model = load_model(EMBEDDED, max_sequences=2, kv_tokens=4096)
     rows: dict[str, list[float]] = {}
+    start = time.monotonic()
 
     def note(name: str, value: float) -> None:
         rows.setdefault(name, []).append(value)
-        print(f"\r{len(rows):3d} figures, {name:40s}", end="", file=sys.stderr, flush=True)
+        passed_s = time.monotonic() - start
+        print(f"\r{passed_s:5.0f} s  {name:44s}", end="", file=sys.stderr, flush=True)
 
     async with open_channel(address) as channel:
         ours = Side(verifier_pb2_grpc.VerifierServiceStub(channel))
@@ -208,7 +188,11 @@ async def measure(
             note("plain_vs_transformers", single / plain)
             lookup = theirs.rate(prompt, num_tokens, prompt_lookup_num_tokens=8)
             note("tokens/s, transformers with prompt lookup", lookup)
-            note("batch8_vs_single", await ours.rate(short[:8], num_tokens) / single)
+            note("tokens/s, 8 at once", eight := await ours.rate(short[:8], num_tokens))
+            for peer in peers:
+                note(f"tokens/s, {peer.name}", peer.rate([prompt], num_tokens))
+                note(f"tokens/s, {peer.name}, 8 at once", peer.rate(short[:8], num_tokens))
+            note("batch8_vs_single", eight / single)
             note("batch16_vs_single", await ours.rate(short[:16], num_tokens) / single)
             note("step of 1 row, ms", one := step_ms(model, prompt, 1))
             note("rows8_vs_rows1", step_ms(model, prompt, 8) / one)
@@ -232,16 +216,34 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="times that the sides take turns")
     parser.add_argument("--tokens", type=int, default=48, help="tokens of each answer")
     parser.add_argument("--requests", type=int, default=2000, help="requests for memory growth")
+    parser.add_argument("--openvino", metavar="PYTHON", help="compare with its openvino-genai")
+    parser.add_argument("--vllm", metavar="PYTHON", help="compare with its vllm, a build for CPUs")
+    parser.add_argument("--llama-cpp", metavar="BINARY", help="compare with llama-batched-bench")
+    parser.add_argument("--gguf", metavar="FILE", help="weights of OpenVINO GenAI and llama.cpp")
     options = parser.parse_args()
     torch.set_num_threads(THREADS)
+    print("preparing the model and a first start, which fills the caches", file=sys.stderr)
     folder = resolve(EMBEDDED)
-    flags = ["--port=0", f"--threads={THREADS}", "--numerics=exact"]
+    started = commands(
+        openvino=options.openvino,
+        vllm=options.vllm,
+        llama_cpp=options.llama_cpp,
+        gguf=options.gguf or str(embedded_gguf()),
+        folder=str(folder),
+        threads=THREADS,
+    )
+    flags = ["-m", "verifier_service", "--port=0", f"--threads={THREADS}", "--numerics=exact"]
+    with service(*flags):
+        pass
     begin = time.perf_counter()
-    with service("-m", "verifier_service", *flags) as address:
-        ready_s = time.perf_counter() - begin
-        figures = asyncio.run(
-            measure(address, folder, options.rounds, options.tokens, options.requests)
-        )
+    try:
+        with service(*flags) as address:
+            ready_s = time.perf_counter() - begin
+            with opened(started) as peers:
+                sizes = options.rounds, options.tokens, options.requests
+                figures = asyncio.run(measure(address, folder, peers, *sizes))
+    except PeerError as error:
+        raise SystemExit(f"benchmarks/engine.py: {error}") from None
     figures["ready_s"] = [ready_s]
     print(f"{'':44s}{'median':>9s}{'least':>9s}{'most':>9s}")
     for name, values in figures.items():

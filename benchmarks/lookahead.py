@@ -29,7 +29,7 @@ from transformers import AutoTokenizer
 from paceline.model.load import load_model, resolve
 from paceline.params import SamplingParams, Speculation
 from paceline.rounds import SpeculationTotals
-from verifier_service import engine
+from verifier_service import opening
 from verifier_service.config import VerifierSettings
 from verifier_service.engine import Engine
 from verifier_service.sequence import Event, FailedEvent, Request, Sink, TokensEvent
@@ -169,7 +169,7 @@ def compare(
         print(f"{title}: {name}", file=sys.stderr)
         seen = Seen()
         shared = functools.partial(Sources, confidences=seen)
-        with mock.patch.object(engine, "Sources", shared) if with_priors else nullcontext():
+        with mock.patch.object(opening, "Sources", shared) if with_priors else nullcontext():
             answers = bench.ask(asked, SETS[name], Speculation.FIXED)
         if with_priors:
             for bucket, probability in seen.priors().items():

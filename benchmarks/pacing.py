@@ -1,220 +1,269 @@
-"""Never slower, on real services: each case against speculation off, in turns, medians of ratios.
+"""Never slower, on real services: each case against speculation off, in turns, on the same ones.
 
-Drafters that are useless, slow or flapping; a good one under load and behind a slow network; time
-to first token of 16 requests at once. Prints a table; the last line is JSON. `--quick` takes
-minutes less and says less. Ratios are plain time over speculative time: above 1 is faster.
+Drafters that are useless, slow, flapping, on the same cores; a good one under load and behind a
+slow network, also against a loop that waits for every draft; time to first token of 16 at once.
+Prints a table and what missed the promise; the last line is JSON. There, `scenarios` and `load` are
+tokens per second over plain's, `min` is the least of them, and `ttft` holds times over plain's.
 """
 
 import argparse
 import asyncio
 import contextlib
 import json
-import statistics
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from delay_proxy import delayed
+from delay_proxy import Line, open_line
+from pacing_pairs import PACED, PLAIN, SERIAL, Ratios, ask, compare
 from services import service
 
 from paceline.client import GatewayClient
-from paceline.events import ChatMessage, Delta, DraftPolicy, Finished, Request
-from paceline.params import SamplingParams, Speculation
+from paceline.verifier_status import verifier_status
 
-HERE = Path(__file__).resolve().parent
-BAD = str(HERE / "bad_drafter.py")
+BAD = str(Path(__file__).resolve().parent / "bad_drafter.py")
+LOOKUP = ("-m", "drafter_service", "--port=0", "--metrics-port=0", "--drafter=lookup")
+RANDOM = ("-m", "drafter_service", "--port=0", "--metrics-port=0", "--drafter=random")
+MODEL = ("-m", "drafter_service", "--port=0", "--metrics-port=0", "--drafter=model")
 COPY = (
     "Copy this text exactly, twice: The quick brown fox jumps over the lazy dog, and then it goes "
     "back to the den by the river to sleep until the evening comes."
 )
 OTHER = "Tell a short story about a lighthouse keeper who finds a map."
+LOADS = (1, 2, 4, 8, 16)
+DELAYS_MS = (1, 10, 50)
+LEAST_SPEED, MOST_P95, MOST_FIRST = 0.97, 1.03, 1.03
+# Flapping has a period of 10 s, of which an answer should see more than one half.
+LONG = 3
+# A verifier dials again after at most this.
+_LINK_S = 30.0
+COLUMNS = "speed  p95/token  ttft p50  ttft p95  accepted  plain tok/s"
+
+
+@dataclass
+class Report:
+    """What was found: the JSON line, and what missed the promise."""
+
+    rounds: int
+    seconds: float
+    max_tokens: int
+    only: str
+    scenarios: dict[str, float] = field(default_factory=dict)
+    load: dict[str, float] = field(default_factory=dict)
+    ttft: dict[str, float | None] = field(default_factory=dict)
+    missed: list[str] = field(default_factory=list)
+    start_s: float = field(default_factory=time.monotonic)
+
+    def wants(self, name: str) -> bool:
+        return self.only in name
+
+    def say(self, text: str) -> None:
+        print(f"  [{time.monotonic() - self.start_s:4.0f} s] {text}", flush=True)
+
+    def show(self, name: str, found: Ratios) -> None:
+        print(
+            f"{name:<34} {found.speed:6.2f}x {found.p95:10.3f} {found.first_p50:9.3f} "
+            f"{found.first_p95:9.3f} {found.accepted:9.0%} {found.plain_tokens_per_s:12.1f}",
+            flush=True,
+        )
+
+    def judge(self, name: str, found: Ratios) -> float:
+        """Shows a case and notes what it missed; the ratio of the JSON line."""
+        self.show(name, found)
+        if found.speed < LEAST_SPEED:
+            self.missed.append(f"{name}: {found.speed:.3f}x of plain's tokens/s")
+        if found.p95 > MOST_P95:
+            self.missed.append(f"{name}: {found.p95:.3f}x of plain's p95 time per token")
+        return round(found.speed, 3)
+
+    @property
+    def json(self) -> str:
+        speeds = [*self.scenarios.values(), *self.load.values()]
+        return json.dumps(
+            {
+                "scenarios": self.scenarios,
+                "load": self.load,
+                "ttft": self.ttft,
+                "min": min(speeds, default=None),
+            }
+        )
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One run of some requests at once. Times in seconds."""
+class Stack:
+    """A verifier, its gateway's client, and the line on which it finds its drafter."""
 
-    tokens_per_s: float
-    per_token_s: list[float]
-    first_s: list[float]
-    # Tokens of each first message.
-    first_tokens: list[int]
-    num_accepted: int
+    verifier: str
+    client: GatewayClient
+    line: Line
 
+    @contextlib.asynccontextmanager
+    async def drafter(self, *command: str, delay_s: float = 0.0) -> AsyncIterator[None]:
+        """This drafter, and nobody after the end of the block; the verifier has noticed each."""
+        with service(*command) as address:
+            await self.line.lead_to(address, delay_s)
+            await self.line.is_used.wait()
+            await self._until("ready")
+            try:
+                yield
+            finally:
+                await self.line.lead_to(None)
+        await self._until("connecting")
 
-@dataclass(frozen=True)
-class Ratios:
-    """Medians over pairs of runs; `p95` is speculative over plain time per token."""
-
-    speed: float
-    p95: float
-    first_p50: float
-    first_p95: float
-    first_long: float
-    num_accepted: int
-
-
-async def ask(
-    client: GatewayClient, prompt: str, max_tokens: int, speculation: Speculation, seed: int
-) -> tuple[float, float, int, Finished]:
-    request = Request(
-        [ChatMessage("user", prompt)],
-        SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True),
-        seed=seed,
-        draft=DraftPolicy(speculation),
-    )
-    start_s = time.perf_counter()
-    first_s, first_tokens, finished = 0.0, 0, None
-    async with contextlib.aclosing(client.generate(request)) as events:
-        async for event in events:
-            if isinstance(event, Delta) and event.round is not None and not first_s:
-                first_s, first_tokens = time.perf_counter() - start_s, len(event.token_ids)
-            finished = event if isinstance(event, Finished) else finished
-    assert finished is not None
-    return first_s, time.perf_counter() - start_s, first_tokens, finished
-
-
-async def measure(
-    client: GatewayClient, prompt: str, at_once: int, max_tokens: int, speculation: Speculation
-) -> Measured:
-    start_s = time.perf_counter()
-    answers = await asyncio.gather(
-        *(ask(client, prompt, max_tokens, speculation, seed) for seed in range(at_once))
-    )
-    took_s = time.perf_counter() - start_s
-    return Measured(
-        tokens_per_s=at_once * max_tokens / took_s,
-        per_token_s=[(total - first) / max(max_tokens - 1, 1) for first, total, _, _ in answers],
-        first_s=[first for first, *_ in answers],
-        first_tokens=[count for *_, count, _ in answers],
-        num_accepted=sum(finished.totals.num_accepted for *_, finished in answers),
-    )
-
-
-def p95(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    return ordered[min(int(0.95 * len(ordered)), len(ordered) - 1)]
-
-
-async def compare(
-    client: GatewayClient, prompt: str, *, at_once: int, max_tokens: int, pairs: int
-) -> Ratios:
-    """Plain and speculative runs in turns, each first as often as the other."""
-    plain, ours = [], []
-    for number in range(pairs):
-        order = [(Speculation.OFF, plain), (Speculation.AUTO, ours)]
-        for speculation, runs in order[:: -1 if number % 2 else 1]:
-            runs.append(await measure(client, prompt, at_once, max_tokens, speculation))
-    both = list(zip(plain, ours, strict=True))
-    return Ratios(
-        speed=statistics.median(b.tokens_per_s / a.tokens_per_s for a, b in both),
-        p95=statistics.median(p95(b.per_token_s) / p95(a.per_token_s) for a, b in both),
-        first_p50=statistics.median(
-            statistics.median(b.first_s) / statistics.median(a.first_s) for a, b in both
-        ),
-        first_p95=statistics.median(p95(b.first_s) / p95(a.first_s) for a, b in both),
-        first_long=statistics.mean(n > 1 for run in ours for n in run.first_tokens),
-        num_accepted=sum(run.num_accepted for run in ours),
-    )
+    async def _until(self, state: str) -> None:
+        deadline_s = time.monotonic() + _LINK_S
+        while time.monotonic() < deadline_s:
+            status = await verifier_status(self.verifier)
+            if status is not None and status.drafters[0].state == state:
+                return
+            await asyncio.sleep(0.1)
+        raise RuntimeError(f"the drafter's link is not {state}")
 
 
 @contextlib.asynccontextmanager
-async def stack(model: str, drafter: str) -> AsyncIterator[GatewayClient]:
-    """A verifier with this drafter's address, and a client of its gateway, warmed up."""
-    with (
-        service(
-            "-m", "verifier_service", "--port=0", f"--model={model}", f"--drafter={drafter}"
-        ) as verifier,
-        service("-m", "gateway", "--port=0", f"--verifier={verifier}") as gateway,
-    ):
-        async with GatewayClient(gateway) as client:
-            for speculation in (Speculation.OFF, Speculation.AUTO):
-                await measure(client, COPY, 1, 8, speculation)
-            yield client
+async def stack(report: Report, *options: str) -> AsyncIterator[Stack]:
+    """Services that compile and draw their first breath before anything is measured."""
+    report.say("starting a verifier and a gateway")
+    flags = ("--port=0", "--metrics-port=0")
+    async with open_line() as line:
+        drafter = f"--drafter=127.0.0.1:{line.port}"
+        with (
+            service("-m", "verifier_service", *flags, drafter, *options) as verifier,
+            service("-m", "gateway", *flags, f"--verifier={verifier}") as gateway,
+        ):
+            async with GatewayClient(gateway) as client:
+                for policy in (PLAIN, PACED):
+                    await ask(client, COPY, 8, policy)
+                yield Stack(verifier, client, line)
 
 
-def show(name: str, ratios: Ratios) -> None:
-    print(
-        f"{name:<34} {ratios.speed:6.2f}x {ratios.p95:10.2f} {ratios.first_p50:8.2f} "
-        f"{ratios.first_p95:8.2f} {ratios.num_accepted:9d}",
-        flush=True,
+async def case(
+    report: Report,
+    name: str,
+    client: GatewayClient,
+    prompt: str,
+    *,
+    at_once: int = 1,
+    longer: int = 1,
+) -> float:
+    (found,) = await compare(
+        client,
+        prompt,
+        (PLAIN, PACED),
+        at_once=at_once,
+        max_tokens=report.max_tokens * longer,
+        rounds=report.rounds,
+        seconds=report.seconds,
+        workload=name,
+        progress=report.say,
     )
+    return report.judge(name, found)
 
 
-async def main() -> None:
+async def drafters_alone(report: Report) -> None:
+    """What the verifier could draft for itself is off: the drafter is all there is."""
+    bad = [
+        ("random", RANDOM, OTHER, 1),
+        ("slow", (BAD, "slow", "0"), COPY, 1),
+        ("flapping", (BAD, "flap", "0"), COPY, LONG),
+        ("same cores", MODEL, OTHER, 1),
+    ]
+    late = [(f"delay {delay_ms} ms", delay_ms) for delay_ms in DELAYS_MS]
+    if not any(report.wants(name) for name, *_ in (*bad, *late)):
+        return
+    async with stack(report, "--local-sources=") as services:
+        for name, command, prompt, longer in bad:
+            if report.wants(name):
+                async with services.drafter(*command):
+                    report.scenarios[name] = await case(
+                        report, name, services.client, prompt, longer=longer
+                    )
+        for name, delay_ms in late:
+            if report.wants(name):
+                async with services.drafter(*LOOKUP, delay_s=delay_ms / 1e3):
+                    await _delayed(report, name, services.client, is_far=delay_ms >= 10)
+
+
+async def _delayed(report: Report, name: str, client: GatewayClient, *, is_far: bool) -> None:
+    ours, serial = await compare(
+        client,
+        COPY,
+        (PLAIN, PACED, SERIAL),
+        at_once=1,
+        max_tokens=report.max_tokens,
+        rounds=report.rounds,
+        seconds=report.seconds,
+        workload=name,
+        progress=report.say,
+    )
+    report.scenarios[name] = report.judge(name, ours)
+    report.show(f"{name}, a loop that waits", serial)
+    if is_far and ours.speed <= serial.speed:
+        report.missed.append(f"{name}: a loop that waits is faster")
+
+
+async def as_shipped(report: Report) -> None:
+    """The verifier's own lookups are on, as by default."""
+    wanted = [count for count in LOADS if report.wants(f"load {count}")]
+    if not wanted and not report.wants("ttft"):
+        return
+    async with stack(report) as services:
+        async with services.drafter(*LOOKUP):
+            for count in wanted:
+                ratio = await case(report, f"load {count}", services.client, COPY, at_once=count)
+                report.load[str(count)] = ratio
+            if report.wants("ttft"):
+                await _first(report, services.client, "ttft")
+        if report.wants("ttft"):
+            await _first(report, services.client, "ttft stopped")
+
+
+async def _first(report: Report, client: GatewayClient, name: str) -> None:
+    (found,) = await compare(
+        client,
+        COPY,
+        (PLAIN, PACED),
+        at_once=16,
+        max_tokens=16,
+        rounds=report.rounds,
+        seconds=report.seconds,
+        workload="load",
+        progress=report.say,
+    )
+    report.show(name, found)
+    prefix = "stopped_" if name.endswith("stopped") else ""
+    for key, value in (("p50", found.first_p50), ("p95", found.first_p95)):
+        report.ttft[prefix + key] = round(value, 3)
+        most = MOST_FIRST if prefix else 1.0
+        if value > most:
+            report.missed.append(f"{name}: {key} {value:.3f}x of plain's")
+    if prefix:
+        return
+    share = found.first_long_if_drafted
+    report.ttft["first_message_long"] = round(found.first_long, 3)
+    report.ttft["first_message_long_if_drafted"] = None if share is None else round(share, 3)
+    if share is None or share < 0.5:
+        report.missed.append(f"{name}: {share} of the drafted first messages have over one token")
+
+
+async def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="embedded")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", default="", help="cases whose name contains this")
-    arguments = parser.parse_args()
-    max_tokens, pairs = (24, 2) if arguments.quick else (128, 5)
-    loads = (1, 4, 16) if arguments.quick else (1, 2, 4, 8, 16)
-    delays_ms = (10,) if arguments.quick else (1, 10, 50)
-    scenarios: dict[str, Ratios] = {}
-    load: dict[str, Ratios] = {}
-    first: dict[str, Ratios] = {}
-
-    async def case(
-        table: dict[str, Ratios], key: str, client: GatewayClient, prompt: str, at_once: int = 1
-    ) -> None:
-        table[key] = await compare(
-            client, prompt, at_once=at_once, max_tokens=max_tokens, pairs=pairs
-        )
-        show(key, table[key])
-
-    def wanted(name: str) -> bool:
-        return arguments.only in name
-
-    print(f"{'case':<35} speed  p95/token  ttft p50  ttft p95  accepted")
-    bad = {
-        "random": ("-m", "drafter_service", "--port=0", "--drafter=random"),
-        "slow": (BAD, "slow", "0"),
-        "flapping": (BAD, "flap", "0"),
-    }
-    for name, command in bad.items():
-        if not wanted(name):
-            continue
-        with service(*command) as drafter:
-            async with stack(arguments.model, drafter) as client:
-                prompt = OTHER if name == "random" else COPY
-                await case(scenarios, name, client, prompt)
-    with service("-m", "drafter_service", "--port=0", "--drafter=lookup") as drafter:
-        if wanted("load"):
-            async with stack(arguments.model, drafter) as client:
-                for at_once in loads:
-                    await case(load, f"load {at_once}", client, COPY, at_once)
-        if wanted("ttft"):
-            async with stack(arguments.model, drafter) as client:
-                first["16"] = await compare(client, COPY, at_once=16, max_tokens=4, pairs=pairs)
-                show("ttft 16", first["16"])
-        for delay_ms in delays_ms:
-            if wanted("delay"):
-                port = int(drafter.rpartition(":")[2])
-                async with (
-                    delayed(port, delay_ms / 1e3) as proxy,
-                    stack(arguments.model, f"127.0.0.1:{proxy}") as client,
-                ):
-                    await case(scenarios, f"delay {delay_ms} ms", client, COPY)
-    speeds = {name: ratios.speed for name, ratios in (scenarios | load).items()}
-    print(
-        json.dumps(
-            {
-                "scenarios": {name: round(r.speed, 3) for name, r in scenarios.items()},
-                "load": {name.split()[1]: round(r.speed, 3) for name, r in load.items()},
-                "p95": {name: round(r.p95, 3) for name, r in (scenarios | load).items()},
-                "ttft": {
-                    name: {
-                        "p50": round(r.first_p50, 3),
-                        "p95": round(r.first_p95, 3),
-                        "more_than_one_token": round(r.first_long, 3),
-                    }
-                    for name, r in first.items()
-                },
-                "min": round(min(speeds.values()), 3) if speeds else None,
-            }
-        )
+    parser.add_argument(
+        "--rounds", type=int, default=10, help="of each policy per case, if time allows"
     )
+    parser.add_argument("--seconds", type=float, default=40.0, help="for a case; two rounds always")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens of an answer")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    options = parser.parse_args(arguments)
+    report = Report(options.rounds, options.seconds, options.tokens, options.only)
+    print(f"{'case':<34}   {COLUMNS}")
+    for part in (drafters_alone, as_shipped):
+        await part(report)
+    for text in report.missed:
+        print(f"missed: {text}")
+    report.say("done")
+    print(report.json)
 
 
 if __name__ == "__main__":

@@ -96,8 +96,8 @@ def run(cell: Cell, *, is_steady: bool) -> Outcome:
         for ours, theirs in zip(cold.times_us, plain.times_us, strict=True)
     )
     switches = max(
-        count / max(time_us / 1e6, 1.0)
-        for count, time_us in zip(cold.switches, cold.times_us, strict=True)
+        len(switched_us) / max(time_us / 1e6, 1.0)
+        for switched_us, time_us in zip(cold.switched_us, cold.times_us, strict=True)
     )
     if not is_steady:
         speed_up = plain.mean_us / cold.mean_us

@@ -2,7 +2,8 @@
 
 The production pacing, mailbox and epochs meet a grid of acceptance x drafter cost x network delay x
 sequences at once, and cells whose acceptance, drafter or load changes on the way. Prints the worst
-cells; the last line is JSON; a PNG goes to --plots. `--quick` takes every third cell.
+cells; the last line is JSON; a PNG goes to --plots. `--quick` takes every third cell. `--scale`
+does none of this: it asks how many verifiers a drafter can serve (pacing_scale.py).
 """
 
 import argparse
@@ -14,6 +15,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib import pyplot
 from pacing_grid import SHARE, Outcome, changing_cells, run, steady_cells
+from pacing_scale import table
 from simulation import Policy
 
 
@@ -59,7 +61,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="every third cell")
     parser.add_argument("--plots", type=Path, default=Path("build"), help="folder of the PNG")
+    parser.add_argument("--scale", action="store_true", help="how many verifiers a drafter serves")
     arguments = parser.parse_args()
+    if arguments.scale:
+        print(json.dumps(table()))
+        return
     stride = 3 if arguments.quick else 1
     started_s = time.monotonic()
     steady_todo, changing_todo = list(steady_cells())[::stride], list(changing_cells())

@@ -5,10 +5,12 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 _START_S = 180.0
@@ -18,16 +20,18 @@ _START_S = 180.0
 class Launched:
     """A process that is ready."""
 
+    process: subprocess.Popen[str]
+    # host:port, from its READY line.
     address: str
-    pid: int
 
     def cpu_s(self) -> float:
         """CPU time of all its threads so far, in ticks of the kernel's clock (10 ms)."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        fields = stat.rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def rss_bytes(self) -> int:
-        pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -38,11 +42,28 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def launched(*command: str) -> Iterator[Launched]:
-    """`python COMMAND` until the end of the block, up when its READY line is read."""
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
+def launched(
+    *command: str, env: Mapping[str, str] | None = None, silent: bool = False
+) -> Iterator[Launched]:
+    """`python COMMAND` until the end of the block, with `env` added to the environment.
+
+    `silent`: its stderr is shown only if it does not start.
+    """
+    with contextlib.ExitStack() as files:
+        log = files.enter_context(tempfile.TemporaryFile("w+")) if silent else None
+        yield from _launched(command, env or {}, log)
+
+
+def _launched(
+    command: Sequence[str], env: Mapping[str, str], log: IO[str] | None
+) -> Iterator[Launched]:
     process = subprocess.Popen(
-        [sys.executable, *command], stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT
+        [sys.executable, *command],
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | env,
+        cwd=ROOT,
     )
     watchdog = threading.Timer(_START_S, process.kill)
     watchdog.start()
@@ -51,9 +72,9 @@ def launched(*command: str) -> Iterator[Launched]:
         lines = iter(process.stdout.readline, "")
         ready = next((line for line in lines if line.startswith("READY ")), None)
         if ready is None:
-            raise RuntimeError(f"{' '.join(command)} did not start")
+            raise RuntimeError(f"{' '.join(command)} did not start{_tail(log)}")
         watchdog.cancel()
-        yield Launched(ready.split()[2], process.pid)
+        yield Launched(process, ready.split()[2])
     finally:
         watchdog.cancel()
         process.terminate()
@@ -62,6 +83,13 @@ def launched(*command: str) -> Iterator[Launched]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _tail(log: IO[str] | None) -> str:
+    if log is None:
+        return ""
+    log.seek(0)
+    return ": ..." + log.read()[-2000:]
 
 
 @contextlib.contextmanager

@@ -190,6 +190,7 @@ class Sequence_:
         self.epochs = {1: (now_us, PROMPT)}
         self.waited = False
         self.is_told = limit > 0
+        self.switched_us: list[float] = []
 
     @property
     def num_left(self) -> int:
@@ -231,7 +232,8 @@ class Result:
 
     times_us: list[float]
     second_half_us: list[float]
-    switches: list[int]
+    # When each sequence was switched on or off.
+    switched_us: list[list[float]]
     # Of each round: (time, sequence, draft tokens, accepted).
     rounds: list[tuple[float, int, int, int]]
 
@@ -278,7 +280,7 @@ class _Run:
         return Result(
             [s.finished_us - s.started_us for s in self.all],
             [s.finished_us - s.half_us for s in self.all],
-            [s.pacing.num_switches for s in self.all],
+            [s.switched_us for s in self.all],
             self.rounds,
         )
 
@@ -365,8 +367,10 @@ class _Run:
         step_us = true_us * math.exp(self.rng.gauss(0.0, noise))
         self.now_us += step_us
         self._receive()
-        self.pacer.measured(shape, plain, step_us, prefill=False)
-        plain_us, rows_us, drafting_us = self.pacer.costs(shape, plain, step_us)
+        plain_us = rows_us = drafting_us = 0.0
+        if self.is_paced:
+            self.pacer.measured(shape, plain, step_us, prefill=False)
+            plain_us, rows_us, drafting_us = self.pacer.costs(shape, plain, step_us)
         for sequence, view, draft in zip(list(self.running), views, drafts, strict=True):
             accepted = tested = 0
             for token in draft.token_ids:
@@ -390,6 +394,8 @@ class _Run:
                     waited=sequence.waited,
                 )
                 self.pacer.learn(view, cost, self.now_us, self.price)
+                if sequence.pacing.num_switches > len(sequence.switched_us):
+                    sequence.switched_us.append(self.now_us)
             if not sequence.half_us and 2 * sequence.num_left <= sequence.num_tokens:
                 sequence.half_us = self.now_us
             if sequence.num_left <= 0:

@@ -1,28 +1,46 @@
-"""Pictures for the README: the live page in light and dark, and a bench report.
+"""Pictures for the README: the live page in light and dark, a bench report, the dashboard.
 
-Starts its own verifier and gateway with the embedded model. `make screenshots` runs it; of
-tests/ it uses the processes and the browser.
+Starts its own services with the embedded model, and a Prometheus that scrapes them: what they
+answer for the page and the report is the dashboard's data. The dashboard is drawn from the
+committed Grafana JSON by deploy/observability/preview.py; no Grafana runs. `make screenshots` runs
+this; of tests/ it uses the processes, the browser and the Prometheus.
 """
 
+import argparse
+import contextlib
+import io
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from chromium import chromium, look, until
-from processes import stack
-from selenium.webdriver import Chrome
+from PIL import Image
+from preview import PAGE, Source, preview
+from processes import Stack, metrics_env, stack, wait_until
+from prometheus import Prometheus
+from selenium.webdriver import ActionChains, Chrome
 from selenium.webdriver.common.by import By
 
 IMAGES = Path(__file__).parents[1] / "docs" / "img"
 SOURCES = "prompt_lookup,past_answers,recycled"
 WIDTH, HEIGHT = 1360, 880
-REPORT_WIDTH = 1040
-BENCH = ["--categories", "summarisation,coding", "--limit", "5"]
-BENCH += ["--temperature", "0", "--max-tokens", "32"]
+REPORT_WIDTH, REPORT_HEIGHT = 1040, 1340
+BENCH = ["--categories", "multilingual,maths", "--limit", "5"]
+BENCH += ["--temperature", "0", "--max-tokens", "24"]
+ROWS = ("At a glance", "Speculation", "Round anatomy")
 # Of the page's examples, the second: code.
 EXAMPLE = 1
 ANSWER_S = 240.0
+NUM_COLOURS = 128
+UPPER_ROUNDS = 14
+PICTURES = ("page", "report")
+
+
+def say(text: str) -> None:
+    print(f"== {text}", file=sys.stderr, flush=True)
 
 
 def photograph_page(browser: Chrome, url: str) -> None:
@@ -37,33 +55,72 @@ def photograph_page(browser: Chrome, url: str) -> None:
     browser.execute_script("document.activeElement.blur()")
     for scheme, name in (("light", "page.png"), ("dark", "page-dark.png")):
         look(browser, scheme=scheme, width=WIDTH, height=HEIGHT)
-        save(browser, name)
+        point_at_a_round(browser)
+        save(browser.get_screenshot_as_png(), name)
 
 
-def photograph_report(browser: Chrome, gateway: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.html"
-        command = ["bench", "--target", gateway, *BENCH]
-        subprocess.run(
-            [sys.executable, "-m", "paceline.cli.main", *command, "--html", str(report)],
-            check=True,
-        )
-        look(browser, scheme="light", width=REPORT_WIDTH, height=HEIGHT)
-        browser.get(report.as_uri())
-        save(browser, "report.png")
+def point_at_a_round(browser: Chrome) -> None:
+    """The last with an accepted draft in the upper part, so that the tooltip hides little."""
+    rounds = browser.find_elements(By.CSS_SELECTOR, "#rows [data-round]")[:UPPER_ROUNDS]
+    accepted = [r for r in rounds if r.find_elements(By.CSS_SELECTOR, ".accepted")]
+    ActionChains(browser).move_to_element((accepted or rounds)[-1]).perform()
 
 
-def save(browser: Chrome, name: str) -> None:
+def photograph_report(browser: Chrome, gateway: str, folder: Path) -> None:
+    """Its first page; the whole file is long."""
+    report = folder / "report.html"
+    command = ["bench", "--target", gateway, *BENCH, "--html", str(report)]
+    subprocess.run([sys.executable, "-m", "paceline.cli.main", *command], check=True)
+    look(browser, scheme="light", width=REPORT_WIDTH, height=REPORT_HEIGHT)
+    browser.get(report.as_uri())
+    save(browser.get_screenshot_as_png(), "report.png")
+
+
+def draw_dashboard(source: Source) -> None:
+    target = io.BytesIO()
+    preview(source, ROWS).savefig(target, facecolor=PAGE)
+    save(target.getvalue(), "dashboard.png")
+
+
+def save(png: bytes, name: str) -> None:
+    """With a palette: a third of the size, and nobody sees it."""
     path = IMAGES / name
-    assert browser.save_screenshot(str(path))
-    print(f"docs/img/{name}: {path.stat().st_size // 1024} KiB")
+    picture = Image.open(io.BytesIO(png)).convert("RGB")
+    picture.quantize(NUM_COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+    say(f"docs/img/{name}: {path.stat().st_size // 1024} KiB")
+
+
+@contextlib.contextmanager
+def scraped(opened: Stack, folder: Path) -> Iterator[Prometheus]:
+    prometheus = Prometheus(folder, opened.measured())
+    try:
+        wait_until(prometheus.is_up, 60.0, "the three services are scraped")
+        yield prometheus
+    finally:
+        prometheus.close()
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("pictures", nargs="*", default=PICTURES, help=" or ".join(PICTURES))
+    pictures = parser.parse_args().pictures
     IMAGES.mkdir(parents=True, exist_ok=True)
-    with stack("embedded", local_sources=SOURCES) as opened, chromium() as browser:
-        photograph_page(browser, opened.http_url)
-        photograph_report(browser, opened.gateway_address)
+    say("starting the services, a browser and a Prometheus")
+    with (
+        stack("embedded", env=metrics_env(), local_sources=SOURCES) as opened,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        chromium() as browser,
+    ):
+        opened.start_drafter("lookup")
+        with scraped(opened, Path(folder)) as prometheus:
+            begun = time.time()
+            if "page" in pictures:
+                say("the live page: a question, and its plain replay")
+                photograph_page(browser, opened.http_url)
+            if "report" in pictures:
+                say("paceline bench, for the report and the dashboard's data")
+                photograph_report(browser, opened.gateway_address, Path(folder))
+                draw_dashboard(Source(prometheus.url, begun, time.time()))
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ class DrafterSettings(ServiceSettings):
     metrics_port: int = Field(
         9101, ge=0, le=65535, description="port of /metrics, for Prometheus; 0 is off"
     )
-    drafter: Literal["lookup", "model", "random"] = Field(
-        "lookup", description="lookup, model, or random (for load tests)"
+    drafter: Literal["lookup", "past_answers", "model", "random"] = Field(
+        "lookup", description="lookup, past_answers, model, or random (for load tests)"
     )
     model: str = Field(
         "embedded",

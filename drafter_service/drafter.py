@@ -50,7 +50,7 @@ class Drafter(Protocol):
         """Only the first `length` of the tokens it saw still stand."""
 
     def detach(self, state: DraftState) -> None:
-        """Frees what it keeps for a sequence."""
+        """Frees what it keeps for a sequence. The answer may be kept if it `is_finished`."""
 
     def extend(self, states: Sequence[DraftState]) -> list[list[int] | None]:
         """For each sequence the next draft tokens, at most `num_wanted` and at least one; an empty

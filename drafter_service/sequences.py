@@ -65,8 +65,12 @@ class Sequences:
     def apply(self, stream: Stream, updates: Updates) -> None:
         """Detaches, then attaches, then commits. What cannot be followed ends in `stream.lost`."""
         self.streams[stream] = None
-        for number in updates.detaches:
-            self._detach(stream, number)
+        for detach in updates.detaches:
+            tracked = stream.sequences.get(detach.sequence)
+            if tracked and detach.finished:
+                self.counters.waste(tracked.state.num_drafted)
+                tracked.state.finish(detach.token_ids)
+            self._detach(stream, detach.sequence)
         for attach in updates.attaches:
             self._attach(stream, attach)
         for commit in updates.commits:

@@ -6,6 +6,7 @@ stream with INVALID_ARGUMENT when that makes no sense; what merely cannot be fol
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -13,7 +14,7 @@ import grpc
 from drafter_service.engine import DraftEngine
 from drafter_service.outbox import Outbox, Outgoing
 from drafter_service.sequences import Stream
-from drafter_service.updates import Attach, Block, Commit, Lost, Updates
+from drafter_service.updates import Attach, Block, Commit, Detach, Lost, Updates
 from paceline import codec, telemetry
 from paceline.params import FieldError, violations
 from paceline.server import Refusal, refusals
@@ -200,7 +201,7 @@ def _lost_to_pb(lost: Lost) -> pb.LostSequence:
 def _updates_from_pb(message: pb.Updates, vocab_size: int) -> Updates:
     """Raises FieldError for what makes no sense, whoever the sequence."""
     return Updates(
-        detaches=[detach.sequence for detach in message.detaches],
+        detaches=[_detach_from_pb(detach, vocab_size) for detach in message.detaches],
         attaches=[_attach_from_pb(attach, vocab_size) for attach in message.attaches],
         commits=[_commit_from_pb(commit, vocab_size) for commit in message.commits],
     )
@@ -231,13 +232,19 @@ def _attach_from_pb(message: pb.Attach, vocab_size: int) -> Attach:
         max_draft_tokens=message.max_draft_tokens,
         round=message.round,
         span=span if telemetry.is_sampled(span) else None,
+        tenant=message.tenant,
     )
+
+
+def _detach_from_pb(message: pb.Detach, vocab_size: int) -> Detach:
+    token_ids = list(message.token_ids)
+    _check_ids("detaches.token_ids", token_ids, vocab_size)
+    return Detach(message.sequence, message.finished, token_ids)
 
 
 def _commit_from_pb(message: pb.Commit, vocab_size: int) -> Commit:
     token_ids = list(message.token_ids)
-    if max(token_ids, default=0) >= vocab_size:
-        raise FieldError("commits.token_ids", f"an id is outside the vocabulary of {vocab_size}")
+    _check_ids("commits.token_ids", token_ids, vocab_size)
     return Commit(
         sequence=message.sequence,
         epoch=message.epoch,
@@ -247,3 +254,9 @@ def _commit_from_pb(message: pb.Commit, vocab_size: int) -> Commit:
         max_draft_tokens=message.max_draft_tokens,
         round=message.round,
     )
+
+
+def _check_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> None:
+    """Raises FieldError."""
+    if max(token_ids, default=0) >= vocab_size:
+        raise FieldError(field, f"an id is outside the vocabulary of {vocab_size}")

@@ -53,6 +53,9 @@ class DraftState:
     has_told: bool = False
     # Where the present run of drafting began: the base of draws in REJECTION.
     run_start: int = 0
+    tenant: str = ""
+    # The answer is complete and may be remembered; `token_ids` is all of it, and no draft.
+    is_finished: bool = False
 
     @property
     def num_drafted(self) -> int:
@@ -101,6 +104,12 @@ class DraftState:
         self.epoch, self.round = event.epoch, event.round
         self.credit = min(event.max_draft_tokens, self.max_draft_tokens)
         return kept
+
+    def finish(self, token_ids: Sequence[int]) -> None:
+        """The answer is complete: these tokens after the last commit, and no more."""
+        self.token_ids[self.num_committed :] = token_ids
+        self.num_committed = len(self.token_ids)
+        self.is_finished = True
 
     def extend(self, token_ids: Sequence[int]) -> None:
         """Takes newly drafted tokens, as many as are wanted, up to the first stop token."""
@@ -178,6 +187,7 @@ def open_state(event: Attach, limits: Limits) -> DraftState | Lost:
         round=event.round,
         credit=min(event.max_draft_tokens, limits.max_draft_tokens),
         run_start=len(event.token_ids),
+        tenant=event.tenant,
     )
 
 

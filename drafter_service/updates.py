@@ -36,6 +36,7 @@ class Attach:
     max_draft_tokens: int
     round: int
     span: SpanContext | None = None
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,20 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class Detach:
+    """A sequence to forget. `finished`: its answer is complete, ends with `token_ids` beyond the
+    last commit, and may be remembered for its tenant."""
+
+    sequence: int
+    finished: bool = False
+    token_ids: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Updates:
     """The news of one engine step. Detaches apply first, then attaches, then commits."""
 
-    detaches: Sequence[int] = ()
+    detaches: Sequence[Detach] = ()
     attaches: Sequence[Attach] = ()
     commits: Sequence[Commit] = ()
 

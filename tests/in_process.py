@@ -5,6 +5,7 @@ import functools
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import torch
 
@@ -20,7 +21,8 @@ from paceline.server import INTERNAL_MESSAGE_BYTES, Service
 from paceline.v1 import drafter_pb2_grpc, verifier_pb2_grpc
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters import DrafterPool
-from verifier_service.engine import AHEAD, Engine
+from verifier_service.engine import Engine
+from verifier_service.opening import AHEAD
 from verifier_service.servicer import VerifierServicer
 
 DEADLINE_S = 30.0
@@ -28,7 +30,10 @@ DEADLINE_S = 30.0
 
 @asynccontextmanager
 async def services(
-    target: str, drafter: DrafterSettings | None, local_sources: Sequence[str] = ()
+    target: str,
+    drafter: DrafterSettings | None,
+    local_sources: Sequence[str] = (),
+    **verifier_settings: Any,
 ) -> AsyncIterator[str]:
     """The gateway's address, once the drafter is connected, if there is one."""
     num_threads = torch.get_num_threads()
@@ -37,7 +42,9 @@ async def services(
         torch.set_num_threads(1)
         stack.callback(torch.set_num_threads, num_threads)
         drafters = [await stack.enter_async_context(_drafter(drafter))] if drafter else []
-        verifier = await stack.enter_async_context(_verifier(target, drafters, list(local_sources)))
+        verifier = await stack.enter_async_context(
+            _verifier(target, drafters, list(local_sources), **verifier_settings)
+        )
         yield await stack.enter_async_context(_gateway(verifier))
 
 
@@ -71,7 +78,7 @@ async def _drafter(settings: DrafterSettings) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def _verifier(
-    target: str, drafters: list[str], local_sources: list[str]
+    target: str, drafters: list[str], local_sources: list[str], **others: Any
 ) -> AsyncIterator[str]:
     loop = asyncio.get_running_loop()
     settings = VerifierSettings(
@@ -80,6 +87,7 @@ async def _verifier(
         threads=1,
         drafter=drafters,
         local_sources=local_sources,
+        **others,
     )
     model_thread = ThreadPoolExecutor(1, "model")
     load = functools.partial(

@@ -161,6 +161,12 @@ def test_layers_are_kept_from_both_ends_or_from_the_beginning():
     assert kept_layers(30, 3, Keep.ENDS) == [0, 1, 29]
     assert kept_layers(30, 2, Keep.FIRST) == [0, 1]
     assert kept_layers(2, 2, Keep.ENDS) == [0, 1]
+    # Below them those that stay as they are.
+    assert kept_layers(30, 2, Keep.ENDS, 4) == [0, 1, 2, 3, 4, 29]
+    assert kept_layers(30, 2, Keep.FIRST, 4) == [0, 1, 2, 3, 4, 5]
+    assert kept_layers(30, 1, Keep.ENDS, 1) == [0, 1]
+    with pytest.raises(Unsupported, match="2 layers, not 3"):
+        kept_layers(2, 2, Keep.ENDS, 1)
     with pytest.raises(Unsupported, match="2 layers"):
         kept_layers(2, 3, Keep.ENDS)
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from answers import ask_all, chat_prompts
 from in_process import services
+from safetensors.torch import load_file
 from tiny import EOS, VOCAB_SIZE, save_tiny_llama
 from typer.testing import CliRunner, Result
 
@@ -79,6 +80,7 @@ def plan(target: Path, folder: Path, **changes: Any) -> Plan:
         "num_chats": 20,
         "num_layers": 1,
         "keep": Keep.ENDS,
+        "num_shared_layers": 0,
         "draft_vocab_size": 200,
         "answer_tokens": 10,
         "at_once": 8,
@@ -89,7 +91,7 @@ def plan(target: Path, folder: Path, **changes: Any) -> Plan:
         "seed": 1,
         "device": "cpu",
         "dtype": "float32",
-        "with_embeddings": False,
+        "with_shared": False,
     }
     return Plan(**(settings | changes))
 
@@ -197,7 +199,7 @@ def test_embeddings_come_from_the_target_or_from_the_folder_and_from_nowhere_els
     target: Path, tmp_path: Path, distilled: tuple[Plan, Outcome]
 ):
     made, outcome = distilled
-    whole = plan(target, tmp_path, with_embeddings=True, steps=1)
+    whole = plan(target, tmp_path, with_shared=True, steps=1)
     assert distill(whole, Watch()).weights_bytes > outcome.weights_bytes
     file = whole.out / DRAFT_VOCAB
     named = json.loads(file.read_text())
@@ -208,17 +210,41 @@ def test_embeddings_come_from_the_target_or_from_the_folder_and_from_nowhere_els
     named = file.read_text()
     try:
         for changes, why in (
-            ({"target": str(other)}, "other embeddings"),
+            ({"target": str(other)}, "another model"),
             ({"target": "/nowhere"}, "not a folder"),
             ({"token_ids": [1, VOCAB_SIZE]}, "does not know"),
             ({"token_ids": []}, "at least one id"),
             ({"token_ids": "many"}, "cannot be read"),
+            ({"layers": [0, 1]}, "does not name the layers"),
         ):
             file.write_text(json.dumps(json.loads(named) | changes))
             with pytest.raises(LoadError, match=why):
                 load_model(str(made.out), dtype="float32", numerics="fast")
     finally:
         file.write_text(named)
+
+
+def test_shared_layers_stay_the_targets_and_are_not_stored(target: Path, tmp_path: Path):
+    made = plan(target, tmp_path, num_layers=1, num_shared_layers=1, steps=6)
+    outcome = distill(made, Watch())
+    assert outcome.layers == [0, 1]
+    assert outcome.points[-1].held_out_loss < outcome.points[0].held_out_loss
+    stored = load_file(made.out / "model.safetensors")
+    assert any(".1." in name for name in stored) and not any(".0." in name for name in stored)
+    # The same with everything in its folder; the whole target is what the first layer comes from.
+    whole = replace(made, out=tmp_path / "whole", with_shared=True)
+    assert distill(whole, Watch()).weights_bytes > outcome.weights_bytes
+    theirs, ours = (
+        load_file(target / "model.safetensors"),
+        load_file(whole.out / "model.safetensors"),
+    )
+    name = "model.layers.0.mlp.up_proj.weight"
+    assert torch.equal(ours[name], theirs[name].to(ours[name].dtype))
+    logits = []
+    for folder in (made.out, whole.out):
+        model = load_model(str(folder), dtype="float32", numerics="fast")
+        logits.append(model.forward([Rows(model.new_cache(), [5, 6, 7], 3)]))
+    assert torch.equal(*logits)
 
 
 def test_noise_for_the_draft_vocabulary_alone_chooses_the_same():

@@ -11,7 +11,16 @@ from drafter_service.drafter import NoRoomError
 from drafter_service.random import RandomDrafter, random_token_id
 from drafter_service.sequences import Sequences, Stream
 from drafter_service.state import DraftState
-from drafter_service.updates import Attach, Block, Commit, Limits, Lost, LostReason, Updates
+from drafter_service.updates import (
+    Attach,
+    Block,
+    Commit,
+    Detach,
+    Limits,
+    Lost,
+    LostReason,
+    Updates,
+)
 from paceline.params import SamplingParams
 
 LIMITS = Limits(
@@ -64,11 +73,11 @@ class SequencesLeakNothing(RuleBasedStateMachine):
 
     @rule(
         which=st.integers(0, 1),
-        detaches=st.lists(numbers, max_size=2),
+        detaches=st.lists(st.builds(Detach, numbers, st.booleans()), max_size=2),
         attaches=st.lists(st.tuples(numbers, st.integers(1, 3), st.integers(1, 22)), max_size=3),
         commits=st.lists(st.tuples(numbers, st.integers(0, 5), st.integers(1, 3)), max_size=3),
     )
-    def apply(self, which: int, detaches: list[int], attaches: Any, commits: Any) -> None:
+    def apply(self, which: int, detaches: list[Detach], attaches: Any, commits: Any) -> None:
         changed, other = self.streams[which], self.streams[1 - which]
         before = dict(other.sequences)
         changed.lost.clear()
@@ -111,7 +120,7 @@ TestSequencesLeakNothing.settings = settings(max_examples=50, deadline=None)
 def test_detaches_apply_before_attaches_and_attaches_before_commits() -> None:
     sequences, one = Sequences(CountingDrafter(), 1), stream()
     sequences.apply(one, Updates(attaches=[attach(1)]))
-    sequences.apply(one, Updates(detaches=[1], attaches=[attach(2)], commits=[commit(2)]))
+    sequences.apply(one, Updates(detaches=[Detach(1)], attaches=[attach(2)], commits=[commit(2)]))
     assert one.lost == []
     assert one.sequences[2].state.token_ids == [1, 2, 3]
 
@@ -131,7 +140,7 @@ def test_no_free_slot_in_the_drafter_is_no_capacity() -> None:
 
 def test_detaching_what_is_not_attached_is_no_error() -> None:
     sequences, one = Sequences(CountingDrafter(), 1), stream()
-    sequences.apply(one, Updates(detaches=[1]))
+    sequences.apply(one, Updates(detaches=[Detach(1)]))
     assert one.lost == []
 
 

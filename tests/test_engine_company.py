@@ -124,7 +124,7 @@ def test_an_answer_never_depends_on_arrivals_cancellations_or_preemption(folder,
                 served.engine.cancel(victim.sequence)
         assert [answer.wait() for answer in answers] == expected
     assert any(answer.prefill.num_cached_tokens for answer in answers)
-    assert (served.engine.num_preemptions > 0) == (kv_tokens == 416)
+    assert (served.engine.status().num_preemptions > 0) == (kv_tokens == 416)
     served.close()
     assert store.num_live == 0
     assert store.blocks_free == store.blocks_total
@@ -151,3 +151,27 @@ def test_a_shared_prompt_is_computed_once_and_reported(folder):
     assert stranger.wait() == tokens
     assert stranger.prefill.num_cached_tokens == 0
     served.close()
+
+
+@pytest.mark.parametrize(("max_sequences", "kv_tokens"), [(4, 320), (1, 4096)])
+def test_whoever_waits_for_its_reader_makes_room_for_others(folder, max_sequences, kv_tokens):
+    rng = random.Random(6)
+    params = SamplingParams(temperature=0.9, max_tokens=100, ignore_eos=True)
+    slow, quick = (
+        Request(prompt=rng.choices(range(256), k=150), generated=[], params=params, seed=seed)
+        for seed in (1, 2)
+    )
+    alone = Served(folder, max_sequences=1, kv_tokens=4096)
+    expected = [alone.start(request).wait() for request in (slow, quick)]
+    alone.close()
+
+    served = Served(folder, max_sequences=max_sequences, kv_tokens=kv_tokens)
+    paused = served.start(slow)
+    served.engine.add_credit(paused.sequence, 5)
+    assert served.start(quick).wait() == expected[1]
+    assert not paused.ended.is_set()
+    served.engine.add_credit(paused.sequence, 200)
+    assert paused.wait() == expected[0]
+    assert served.engine.status().num_preemptions > 0
+    served.close()
+    assert served.model.store.blocks_used == 0

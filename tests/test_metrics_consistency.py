@@ -7,10 +7,11 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 
+import httpx
 import pytest
 from answers import Answer, ask
 from processes import metrics_env, stack, wait_until
-from scrape import Page, exemplars
+from scrape import OPEN_METRICS, Page, exemplars, page
 from sink import Sink, otlp_sink
 from tiny import save_tiny_llama
 
@@ -40,7 +41,9 @@ class Played:
     verifier: Page
     drafter: Page
     exemplars: list
-    log: list[str]
+    # All that the services wrote anywhere, requests over HTTP and refused ones included.
+    told: list[str]
+    said: list[str]
 
     @property
     def totals(self) -> SpeculationTotals:
@@ -69,7 +72,8 @@ def request(number: int) -> dict:
     }
 
 
-async def play(opened) -> tuple[list[Answer], list[WatchedRound], list[AnswerTrace]]:
+async def play(opened):
+    """(answers, watched rounds, traces, the drafter's page and log)."""
     async with GatewayClient(opened.gateway_address) as client:
         watched: list[WatchedRound] = []
 
@@ -89,7 +93,7 @@ async def play(opened) -> tuple[list[Answer], list[WatchedRound], list[AnswerTra
                 return await ask(client, **request(number))
 
         answers += await asyncio.gather(*map(one, range(10)))
-        before = Page(opened.measured()["drafter"])
+        before = Page(opened.measured()["drafter"]), opened.drafter.log
         await asyncio.to_thread(opened.stop_drafter)
         answers += await asyncio.gather(*map(one, range(10, 20)))
         traces = [await client.get_trace(answer.started.id) for answer in answers]
@@ -111,7 +115,7 @@ def played(tmp_path_factory):
         with stack(folder, env=env, dtype="float32", threads=1, max_sequences=4) as opened:
             opened.start_drafter("lookup")
             wait_until(lambda: opened.status().drafters[0].state == "ready", what="drafter ready")
-            answers, watched, traces, drafter = asyncio.run(play(opened))
+            answers, watched, traces, (drafter, drafter_log) = asyncio.run(play(opened))
             num_rounds = sum(len(answer.rounds) for answer in answers)
             wait_until(
                 lambda: (
@@ -123,17 +127,57 @@ def played(tmp_path_factory):
                 "all spans exported",
             )
             ports = opened.measured()
-            yield Played(
+            counted = Sink()
+            counted.spans = list(sink.spans)
+            played = Played(
                 answers=answers,
                 watched=watched,
                 traces=traces,
-                sink=sink,
+                sink=counted,
                 gateway=Page(ports["gateway"]),
                 verifier=Page(ports["verifier"]),
                 drafter=drafter,
                 exemplars=exemplars(ports["gateway"]),
-                log=[*opened.gateway.log, *opened.verifier.log],
+                told=[],
+                said=[CANARY, *(answer.text[:12] for answer in answers)],
             )
+            # After everything was counted.
+            by_http = ask_by_http(opened.http_url)
+            played.said.append(by_http[:12])
+            num_chats = sum(s.name.startswith("chat") for s in counted.spans)
+            wait_until(
+                lambda: sum(s.name.startswith("chat") for s in list(sink.spans)) > num_chats,
+                10.0,
+                "the answer over HTTP is exported",
+            )
+            played.told = [
+                *map(repr, sink.spans),
+                *(page(ports[name], OPEN_METRICS) for name in ("gateway", "verifier")),
+                *map(repr, drafter.samples),
+                *map(repr, traces),
+                *(*opened.gateway.log, *opened.verifier.log, *drafter_log),
+            ]
+            yield played
+
+
+def ask_by_http(url: str) -> str:
+    """The text of an answer. Others are refused, with the canary in body, field and path."""
+    body = {
+        "messages": [{"role": "user", "content": f"{CANARY}: say it again and again."}],
+        "max_tokens": 16,
+        "logit_bias": OF_FEW_WORDS[1],
+        "user": CANARY,
+    }
+    with httpx.Client(base_url=url, timeout=30.0) as client:
+        models = client.get("/v1/models").json()["data"]
+        chat = "/v1/chat/completions"
+        answered = client.post(chat, json=body | {"model": models[0]["id"]})
+        assert answered.status_code == 200, answered.text
+        for wrong in (body | {"model": CANARY}, body | {CANARY: 1}, {"messages": CANARY}):
+            assert client.post(chat, json=wrong).status_code in (400, 404)
+        assert client.post(chat, content=f"{{{CANARY}").status_code == 400
+        assert client.get(f"/{CANARY}").status_code == 404
+    return str(answered.json()["choices"][0]["message"]["content"])
 
 
 def test_every_round_is_one_span_under_its_request_with_its_parts(played: Played):
@@ -142,7 +186,13 @@ def test_every_round_is_one_span_under_its_request_with_its_parts(played: Played
         trace_id = answer.started.trace_id
         chats = [s for s in played.sink.spans if s.name.startswith("chat ")]
         (chat,) = [s for s in chats if s.trace_id == trace_id]
-        assert chat.attributes["paceline.rounds"] == len(answer.rounds)
+        totals = SpeculationTotals()
+        for report in answer.rounds:
+            totals.add_round(report)
+        assert totals == answer.finished.totals
+        assert chat.attributes["paceline.rounds"] == totals.num_rounds == len(answer.rounds)
+        for name in ("drafted", "tested", "accepted"):
+            assert chat.attributes[f"paceline.{name}"] == getattr(totals, f"num_{name}")
         rounds = {
             s.attributes["paceline.round.index"]: s
             for s in played.spans("paceline.round", trace_id)
@@ -153,14 +203,27 @@ def test_every_round_is_one_span_under_its_request_with_its_parts(played: Played
             span = rounds[report.round]
             assert span.parent_id == chat.span_id
             assert span.span_id == f"{round_span_id(int(chat.span_id, 16), report.round):016x}"
-        of_rounds = {span.span_id for span in rounds.values()}
-        verifies = [s.parent_id for s in played.spans("paceline.verify", trace_id)]
-        assert sorted(verifies) == sorted(of_rounds)
-        assert {s.parent_id for s in played.spans("paceline.draft", trace_id)} <= of_rounds
+        of_rounds = {span.span_id: span for span in rounds.values()}
+        verifies = played.spans("paceline.verify", trace_id)
+        assert sorted(s.parent_id for s in verifies) == sorted(of_rounds)
+        for verify in verifies:
+            parent = of_rounds[verify.parent_id]
+            assert parent.start <= verify.start and verify.end <= parent.end
+            for name in ("index", "drafted", "accepted"):
+                key = f"paceline.round.{name}"
+                assert verify.attributes[key] == parent.attributes[key]
+        drafts = [s.parent_id for s in played.spans("paceline.draft", trace_id)]
+        assert set(drafts) <= set(of_rounds)
+        # Every block that was verified was drafted under a span; some were drafted for nothing.
+        with_block = {n for n in rounds if rounds[n].attributes["paceline.round.drafted"]}
+        assert len(drafts) >= len(with_block)
         for name in ("paceline.queue", "paceline.prefill"):
             (span,) = played.spans(name, trace_id)
             assert span.parent_id == chat.span_id
-    assert {s.service for s in played.spans("paceline.draft")} == {"paceline-drafter"}
+    for name, service in (("round", "gateway"), ("verify", "verifier"), ("draft", "drafter")):
+        assert {s.service for s in played.spans(f"paceline.{name}")} == {f"paceline-{service}"}
+    ids = [(s.trace_id, s.span_id) for s in played.sink.spans]
+    assert len(set(ids)) == len(ids)
 
 
 def test_every_round_is_linked_from_the_forward_it_was_part_of(played: Played):
@@ -275,8 +338,8 @@ def test_every_instrument_is_shown_and_labels_are_closed(played: Played):
         (played.verifier, instruments.VERIFIER, aliases.VERIFIER),
         (played.drafter, instruments.DRAFTER, ()),
     )
-    for page, listed, renamed in pages:
-        names = {s.name for s in page.samples}
+    for shown, listed, renamed in pages:
+        names = {s.name for s in shown.samples}
         for instrument in listed:
             suffix = "_count" if instrument.kind is Kind.HISTOGRAM else ""
             assert instrument.prometheus_name + suffix in names
@@ -286,7 +349,7 @@ def test_every_instrument_is_shown_and_labels_are_closed(played: Played):
         closed = {name.replace(".", "_"): values for name, values in CLOSED.items()}
         free = {name.replace(".", "_") for name in FROM_CONFIGURATION}
         vllm = {"le", "engine", "model_name", "finished_reason"}
-        for sample in page.samples:
+        for sample in shown.samples:
             for label, value in sample.labels.items():
                 assert label in free | vllm or value in closed[label], sample
     sources = {s.labels["source"] for s in played.gateway.named("paceline_rounds_total")}
@@ -317,18 +380,10 @@ def test_the_gateway_remembers_the_rounds_of_an_answer(played: Played):
 
 
 def test_no_text_is_in_a_span_a_metric_a_remembered_trace_or_a_log(played: Played):
-    outputs = [
-        *(repr(span) for span in played.sink.spans),
-        *map(repr, played.gateway.samples + played.verifier.samples + played.drafter.samples),
-        *map(repr, played.exemplars),
-        *map(repr, played.traces),
-        *played.log,
-    ]
-    assert len(played.sink.spans) > 100
-    said = [CANARY, *(answer.text[:12] for answer in played.answers)]
-    assert min(map(len, said)) >= 10
-    for output in outputs:
-        assert not [text for text in said if text in output]
+    assert len(played.told) > 100
+    assert min(map(len, played.said)) >= 10
+    for output in played.told:
+        assert not [text for text in played.said if text in output]
     # Nor token ids, from which the text could be had.
     lists = {k for s in played.sink.spans for k, v in s.attributes.items() if hasattr(v, "values")}
     assert lists == {"gen_ai.response.finish_reasons"}

@@ -1,5 +1,6 @@
 """The engine: cache accounting, rollback, and logits that never depend on their company."""
 
+import json
 import random
 
 import pytest
@@ -235,8 +236,8 @@ def test_a_source_that_is_not_a_model_says_so(tmp_path):
 
 
 def test_fingerprints_of_a_tokenizer_do_not_depend_on_formatting():
-    compact = b'{"model":{"vocab":{"a":0}},"added_tokens":[]}'
-    spaced = b'{ "added_tokens": [], "model": {"vocab": {"a": 0}} }'
-    other = b'{"model":{"vocab":{"b":0}},"added_tokens":[]}'
+    compact = json.loads('{"model":{"vocab":{"a":0}},"added_tokens":[]}')
+    spaced = json.loads('{ "added_tokens": [], "model": {"vocab": {"a": 0}} }')
+    other = json.loads('{"model":{"vocab":{"b":0}},"added_tokens":[]}')
     assert tokenizer_fingerprint(compact) == tokenizer_fingerprint(spaced)
     assert tokenizer_fingerprint(compact) != tokenizer_fingerprint(other)

@@ -4,22 +4,17 @@ make test-observability
 """
 
 import asyncio
-import json
-import shutil
 import subprocess
 import time
-import urllib.parse
-import urllib.request
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-import yaml
 from answers import ask
-from processes import free_port, metrics_env, stack, wait_until
+from processes import metrics_env, stack, wait_until
+from prometheus import FOLDER, Prometheus
 from scrape import OPEN_METRICS, page
 from sink import otlp_sink
-from test_observability_files import FILES, PROMETHEUS, panel_expressions, rules
+from test_observability_files import panel_expressions, rules
 from tiny import save_tiny_llama
 
 from paceline.client import GatewayClient
@@ -31,50 +26,6 @@ pytestmark = pytest.mark.observability
 LOAD_S = 45.0
 # A model that repeats itself, so that a lookup finds what it says next; sometimes.
 OF_FEW_WORDS = {65: 12.0, 66: 11.0, 67: 11.0}
-
-
-class Prometheus:
-    def __init__(self, folder: Path, ports: dict[str, int]) -> None:
-        config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
-        config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-        for job in config["scrape_configs"]:
-            port = ports[job["job_name"].removeprefix("paceline-")]
-            job["static_configs"] = [{"targets": [f"127.0.0.1:{port}"]}]
-        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-        for name in FILES:
-            shutil.copy(PROMETHEUS / f"{name}.yml", folder)
-        self.port = free_port()
-        self.process = subprocess.Popen(
-            [
-                "prometheus",
-                f"--config.file={folder}/prometheus.yml",
-                f"--storage.tsdb.path={folder}/data",
-                f"--web.listen-address=127.0.0.1:{self.port}",
-                "--enable-feature=exemplar-storage",
-                "--log.level=error",
-            ]
-        )
-
-    def get(self, path: str, **parameters: str) -> dict:
-        query = urllib.parse.urlencode(parameters)
-        url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{query}"
-        with urllib.request.urlopen(url, timeout=10) as response:
-            return json.load(response)
-
-    def query(self, expression: str) -> list:
-        answer = self.get("query", query=expression)
-        assert answer["status"] == "success"
-        return answer["data"]["result"]
-
-    def is_up(self) -> bool:
-        try:
-            return {s["value"][1] for s in self.query("up")} == {"1"} and len(self.query("up")) == 3
-        except OSError:
-            return False
-
-    def close(self) -> None:
-        self.process.terminate()
-        self.process.wait(timeout=20)
 
 
 async def load(opened, stop_at: float, midway: Callable[[], None]) -> None:
@@ -117,7 +68,6 @@ async def load(opened, stop_at: float, midway: Callable[[], None]) -> None:
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory):
-    assert shutil.which("prometheus"), "prometheus is not installed: make test-observability"
     folder = str(save_tiny_llama(tmp_path_factory.mktemp("tiny")))
     with otlp_sink() as (_, sink_env):
         env = sink_env | metrics_env()
@@ -197,5 +147,5 @@ def test_vllms_names_come_through_a_scrape(prometheus):
 @pytest.mark.parametrize("command", [["check", "config", "prometheus.yml"], ["test", "rules"]])
 def test_promtool_passes(command):
     arguments = [*command, "alerts_test.yml"] if command[0] == "test" else command
-    done = subprocess.run(["promtool", *arguments], cwd=PROMETHEUS, capture_output=True, text=True)
+    done = subprocess.run(["promtool", *arguments], cwd=FOLDER, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

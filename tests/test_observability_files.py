@@ -9,14 +9,19 @@ from types import ModuleType
 
 import pytest
 import yaml
+from prometheus import FOLDER as RULES
+from prometheus import RULE_FILES
 
+from drafter_service.config import DrafterSettings
+from gateway.config import GatewaySettings
 from paceline.metrics import instruments
 from paceline.metrics.instruments import Kind
+from verifier_service.config import VerifierSettings
 
 FOLDER = Path(__file__).parents[1] / "deploy" / "observability"
 DOCS = FOLDER.parents[1] / "docs"
-PROMETHEUS = FOLDER / "prometheus"
-DASHBOARD = FOLDER / "grafana" / "dashboards" / "paceline.json"
+GRAFANA = FOLDER / "grafana"
+DASHBOARD = GRAFANA / "dashboards" / "paceline.json"
 
 
 def script(name: str) -> ModuleType:
@@ -33,11 +38,8 @@ def panel_expressions() -> list[str]:
 
 
 def rules() -> list[dict]:
-    files = [yaml.safe_load((PROMETHEUS / f"{name}.yml").read_text()) for name in FILES]
+    files = [yaml.safe_load((RULES / f"{name}.yml").read_text()) for name in RULE_FILES]
     return [rule for file in files for group in file["groups"] for rule in group["rules"]]
-
-
-FILES = ("rules", "alerts")
 
 
 def series_names() -> set[str]:
@@ -88,8 +90,7 @@ def test_panels_have_a_place_each_and_say_what_they_show():
 
 
 def test_exemplars_lead_to_jaeger():
-    provisioned = FOLDER / "grafana" / "provisioning" / "datasources" / "paceline.yml"
-    sources = {s["uid"]: s for s in yaml.safe_load(provisioned.read_text())["datasources"]}
+    sources = {s["uid"]: s for s in provisioned("datasources")["datasources"]}
     links = sources["prometheus"]["jsonData"]["exemplarTraceIdDestinations"]
     assert links == [{"name": "trace_id", "datasourceUid": "jaeger"}]
     assert sources["jaeger"]["type"] == "jaeger"
@@ -97,9 +98,66 @@ def test_exemplars_lead_to_jaeger():
     assert used == set(sources)
 
 
+def provisioned(kind: str) -> dict:
+    return yaml.safe_load((GRAFANA / "provisioning" / kind / "paceline.yml").read_text())
+
+
+def test_the_compose_file_gives_each_program_what_the_others_expect():
+    """What can be said of it without Docker: paths, ports and intervals that must agree."""
+    services = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
+    assert set(services) == {"jaeger", "prometheus", "grafana"}
+    mounts = {}
+    for name, service in services.items():
+        assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+", service["image"]), name
+        for volume in service.get("volumes", ()):
+            outside, inside, mode = volume.split(":")
+            assert (FOLDER / outside).is_dir() and mode == "ro", volume
+            mounts[inside] = FOLDER / outside
+    # Reachable from this machine alone.
+    assert all(port.startswith("127.0.0.1:") for port in services["jaeger"]["ports"])
+    assert services["grafana"]["environment"]["GF_SERVER_HTTP_ADDR"] == "127.0.0.1"
+    (listens,) = (
+        flag.partition("=")[2]
+        for flag in services["prometheus"]["command"]
+        if "listen-address" in flag
+    )
+    (config,) = (f for f in services["prometheus"]["command"] if f.startswith("--config.file"))
+    sources = {s["uid"]: s for s in provisioned("datasources")["datasources"]}
+    assert sources["prometheus"]["url"] == f"http://{listens}"
+    ports = [port.removeprefix("127.0.0.1:").split(":")[0] for port in services["jaeger"]["ports"]]
+    assert sources["jaeger"]["url"].rpartition(":")[2] in ports
+    folder, name = config.partition("=")[2].rsplit("/", 1)
+    scrape = yaml.safe_load((mounts[folder] / name).read_text())
+    assert scrape["rule_files"] == [f"{each}.yml" for each in RULE_FILES]
+    assert all((mounts[folder] / each).is_file() for each in scrape["rule_files"])
+    assert sources["prometheus"]["jsonData"]["timeInterval"] == scrape["global"]["scrape_interval"]
+    (provider,) = provisioned("dashboards")["providers"]
+    assert list(mounts[provider["options"]["path"]].glob("*.json")) == [DASHBOARD]
+    assert mounts["/etc/grafana/provisioning"] == FOLDER / "grafana" / "provisioning"
+
+
+def test_prometheus_asks_the_ports_that_services_show_metrics_on():
+    scrape = yaml.safe_load((RULES / "prometheus.yml").read_text())["scrape_configs"]
+    asked = {
+        job["job_name"]: int(target.rpartition(":")[2])
+        for job in scrape
+        for static in job["static_configs"]
+        for target in static["targets"]
+    }
+    shown = {
+        f"paceline-{name}": settings().metrics_port
+        for name, settings in (
+            ("gateway", GatewaySettings),
+            ("verifier", VerifierSettings),
+            ("drafter", DrafterSettings),
+        )
+    }
+    assert asked == shown
+
+
 def test_every_alert_says_what_is_wrong_and_is_tested():
     alerts = {rule["alert"]: rule for rule in rules() if "alert" in rule}
-    cases = yaml.safe_load((PROMETHEUS / "alerts_test.yml").read_text())["tests"]
+    cases = yaml.safe_load((RULES / "alerts_test.yml").read_text())["tests"]
     fired = {
         case["alertname"]
         for test in cases

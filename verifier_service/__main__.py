@@ -1,5 +1,6 @@
 """python -m verifier_service: settings in, service up."""
 
+import gc
 import importlib
 import os
 
@@ -8,6 +9,9 @@ from verifier_service.config import VerifierSettings
 
 
 def main() -> None:
+    # What a start makes stays: looking for garbage in it takes a good part of the start. app.py
+    # resumes.
+    gc.disable()
     settings = VerifierSettings.load()
     set_up_logging(settings.log_level)
     # Read when torch is loaded. A bounded spin: without one every small layer waits for a wake-up,

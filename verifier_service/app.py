@@ -2,12 +2,14 @@
 
 import asyncio
 import functools
+import gc
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 from paceline import telemetry
+from paceline.lookup.warm_table import BadTable
 from paceline.metrics import aliases, instruments
 from paceline.metrics.endpoint import open_endpoint
 from paceline.model.load import LoadError, load_model, tokenizer_files
@@ -16,9 +18,10 @@ from paceline.server import INTERNAL_MESSAGE_BYTES, Service, refuse_exposure, ru
 from paceline.v1 import verifier_pb2_grpc
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters import DrafterPool
-from verifier_service.engine import AHEAD, Engine
+from verifier_service.engine import Engine
 from verifier_service.links import Update
 from verifier_service.metrics import VerifierMetrics
+from verifier_service.opening import AHEAD
 from verifier_service.sequence import Event, Sink
 from verifier_service.servicer import VerifierServicer
 from verifier_service.spans import StepWatcher
@@ -74,7 +77,10 @@ async def _serve(settings: VerifierSettings) -> None:
     def send_updates(updates: dict[int, list[Update]]) -> None:
         loop.call_soon_threadsafe(pool.dispatch, updates)
 
-    engine = Engine(model, settings, deliver, send_updates)
+    try:
+        engine = Engine(model, settings, deliver, send_updates)
+    except BadTable as error:
+        raise SystemExit(f"verifier_service: {error}") from None
     endpoint = open_endpoint(settings, instruments.VERIFIER, aliases.VERIFIER)
     pool = DrafterPool(
         settings.drafter, model, engine, AHEAD * settings.max_draft_tokens, tls=settings.peer_tls
@@ -98,6 +104,9 @@ async def _serve(settings: VerifierSettings) -> None:
         while servicer.num_live:
             await asyncio.sleep(0.02)
 
+    # What there is now stays until the end: not to be looked through again.
+    gc.freeze()
+    gc.enable()
     engine.start(model_thread)
     address = await service.start()
     await service.set_serving()

@@ -46,6 +46,11 @@ class VerifierSettings(DiallingSettings):
         default_factory=lambda: list(DEFAULT_SOURCES),
         description=f"draft without a drafter: of {', '.join(SOURCES)}; empty for none",
     )
+    recycling_table: str = Field(
+        "auto",
+        description="file of `paceline recycling-table`; auto: what came with the "
+        "package, if anything; none",
+    )
     max_draft_tokens: int = Field(8, ge=0, le=64, description="longest block of a drafter")
     max_rows: int = Field(
         16, ge=1, le=32, description="rows of one answer in a step, its last token included"

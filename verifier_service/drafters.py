@@ -301,8 +301,12 @@ def updates_to_pb(updates: Sequence[Update]) -> pb.Updates:
             message.attaches.append(_attach_to_pb(update))
         else:
             assert isinstance(update, Detach)
-            message.detaches.append(pb.Detach(sequence=update.sequence, finished=update.finished))
+            message.detaches.append(_detach_to_pb(update))
     return message
+
+
+def _detach_to_pb(update: Detach) -> pb.Detach:
+    return pb.Detach(sequence=update.sequence, finished=update.finished, token_ids=update.token_ids)
 
 
 def commit_to_pb(update: Committed) -> pb.Commit:

@@ -46,10 +46,11 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Detach:
-    """A sequence to forget."""
+    """A sequence to forget. `finished`: its answer may be remembered, `token_ids` at its end."""
 
     sequence: int
-    finished: bool
+    finished: bool = False
+    token_ids: Sequence[int] = ()
 
 
 Update = Attach | Committed | Detach
@@ -146,15 +147,20 @@ class DraftLinks:
         self._tell(sequence.link, Committed(sequence.number, commit, limit, sequence.round_number))
 
     def finish(self, sequence: VerifierSequence) -> None:
-        self._leave(sequence, finished=True)
+        """The answer is complete. A drafter may keep it unless the request says otherwise."""
+        if sequence.request.keep:
+            last = sequence.token_ids[sequence.mailbox.position :]
+            self._leave(sequence, Detach(sequence.number, finished=True, token_ids=last))
+        else:
+            self.detach(sequence)
 
     def detach(self, sequence: VerifierSequence) -> None:
         """Safe to repeat."""
-        self._leave(sequence, finished=False)
+        self._leave(sequence, Detach(sequence.number))
 
     def attach_again(self, sequence: VerifierSequence) -> None:
         """Start over after a block that made no sense."""
-        self._leave(sequence, finished=False)
+        self._leave(sequence, Detach(sequence.number))
         sequence.mailbox.restart()
 
     def lost(self, sequence: VerifierSequence, *, may_help: bool) -> None:
@@ -166,11 +172,11 @@ class DraftLinks:
         sequence.may_attach = may_help
         sequence.retry_attach_ns = time.monotonic_ns() + _RETRY_NS
 
-    def _leave(self, sequence: VerifierSequence, *, finished: bool) -> None:
+    def _leave(self, sequence: VerifierSequence, detach: Detach) -> None:
         if sequence.link is None:
             return
         self._links[sequence.link].sequences.discard(sequence)
-        self._tell(sequence.link, Detach(sequence.number, finished))
+        self._tell(sequence.link, detach)
         sequence.link = None
 
     def _tell(self, link: int, update: Update) -> None:

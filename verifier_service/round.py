@@ -13,10 +13,12 @@ from paceline.lookup.thoughts import Thoughts
 from paceline.rounds import FinishReason, PlainReason, PrefillReport, RoundReport, TokenSource
 from paceline.sampling import Chooser, logprobs, top_tokens, verify
 from verifier_service.sequence import (
+    FinalEvent,
     TokenLogprob,
     TokensEvent,
     VerifierSequence,
     delivered,
+    digest,
     plain_reason,
     sources_of,
 )
@@ -155,4 +157,29 @@ def report(outcome: Outcome, step: StepFacts, prefill: PrefillReport | None) -> 
         logprobs=outcome.logprobs,
         round=round_report,
         prefill=prefill,
+    )
+
+
+def prefill_report(sequence: VerifierSequence, now_ns: int) -> PrefillReport:
+    """What came before the first round, which has just ended. now_ns: monotonic."""
+    return PrefillReport(
+        queue_us=(sequence.prefill_started_ns - sequence.admitted_ns) // 1000,
+        prefill_us=(now_ns - sequence.prefill_started_ns) // 1000,
+        num_prompt_tokens=len(sequence.request.prompt),
+        num_cached_tokens=sequence.num_cached,
+        start_unix_nanos=sequence.admitted_unix_ns,
+    )
+
+
+def final(
+    sequence: VerifierSequence, reason: FinishReason, stop_token_id: int | None
+) -> FinalEvent:
+    """The last event of an answer."""
+    return FinalEvent(
+        finish_reason=reason,
+        stop_token_id=stop_token_id,
+        num_cached_tokens=sequence.prefill.num_cached_tokens if sequence.prefill else 0,
+        num_output_tokens=len(sequence.state.output),
+        totals=sequence.totals,
+        digest=digest(sequence.state.output),
     )

@@ -6,6 +6,8 @@ or messages. The stores behind it are of one tenant and live as long as the engi
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 from paceline.lookup.confidence import Confidences
 from paceline.lookup.guesses import Guess, Predictor
@@ -18,6 +20,7 @@ from paceline.lookup.recycling import RecycledGuesses, RecyclingTable
 from paceline.lookup.tenants import Tenants
 from paceline.lookup.thoughts import Thoughts
 from paceline.lookup.trie import Tree, Trie
+from paceline.lookup.warm_table import WarmTable, read_table, shipped_table
 from paceline.params import SamplingParams
 from paceline.rounds import TokenSource
 
@@ -29,11 +32,22 @@ DEFAULT_SOURCES = (PROMPT_LOOKUP, PAST_ANSWERS, RECYCLED)
 
 
 class Stores:
-    """What outlives a sequence, by tenant."""
+    """What outlives a sequence, by tenant. `warm` is of the target, and everybody's."""
 
-    def __init__(self) -> None:
+    def __init__(self, warm: WarmTable | None = None) -> None:
         self.past_answers = Tenants(PastAnswers)
-        self.recycling = Tenants(RecyclingTable)
+        self.new_recycling = partial(RecyclingTable, warm=warm)
+        self.recycling = Tenants(self.new_recycling)
+
+
+def warm_table(name: str, model: str, tokenizer: str, vocab_size: int) -> WarmTable | None:
+    """`name` is a file, "auto" for what came with the package for this model, or "none"; the
+    tokenizer is named by its fingerprint. Raises BadTable."""
+    if name == "none":
+        return None
+    if name == "auto":
+        return shipped_table(model, tokenizer, vocab_size)
+    return read_table(Path(name), tokenizer, vocab_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +113,7 @@ class Sources:
             self._past = stores.past_answers.of(tenant)
             self._predictors.append(PastGuesses(self._past, token_ids, luck))
         if RECYCLED in names:
-            self._recycling = stores.recycling.of(tenant) if keep else RecyclingTable()
+            self._recycling = stores.recycling.of(tenant) if keep else stores.new_recycling()
             self._predictors.append(RecycledGuesses(self._recycling, token_ids, luck))
         if LOOKAHEAD in names:
             self._lookahead = Lookahead(token_ids, luck, seed)

@@ -19,7 +19,7 @@ from verifier_service.sources import Chain, Sources
 from verifier_service.step_time import StepShape
 
 # A request with a fixed draft length is for measurements: it waits for its draft.
-_FIXED_WAIT_US = 100_000.0
+_FIXED_WAIT_US = 250_000.0
 # Draft tokens beside the last piece of a prompt: they delay the first token by a few per cent.
 _FIRST_DRAFT = 4
 

@@ -25,10 +25,10 @@ def dashboard() -> dict[str, Any]:
         x = 0
         for panel in row.panels:
             if x + panel.width > 24:
-                x, y = 0, y + HEIGHT
-            panels.append(_panel(panel, {"h": HEIGHT, "w": panel.width, "x": x, "y": y}))
+                x, y = 0, y + panel.height
+            panels.append(_panel(panel, {"h": panel.height, "w": panel.width, "x": x, "y": y}))
             x += panel.width
-        y += HEIGHT
+        y += row.panels[-1].height
     panels += [_row("Traces", y), _traces({"h": HEIGHT, "w": 24, "x": 0, "y": y + 1})]
     for number, made in enumerate(panels, 1):
         made["id"] = number
@@ -111,9 +111,26 @@ def _panel(panel: Panel, place: dict[str, int]) -> dict[str, Any]:
             "color": {"mode": "scheme", "scheme": "Blues", "steps": 64},
             "yAxis": {"unit": panel.unit},
         }
+    elif panel.kind == "stat":
+        made["options"] = {
+            "colorMode": "value",
+            "graphMode": "area",
+            "reduceOptions": {"calcs": ["lastNotNull"]},
+        }
+        made["fieldConfig"] = {"defaults": _stat_defaults(panel), "overrides": []}
     else:
         made["fieldConfig"] = {"defaults": defaults, "overrides": []}
     return made
+
+
+def _stat_defaults(panel: Panel) -> dict[str, Any]:
+    steps: list[dict[str, Any]] = [{"color": "blue", "value": None}]
+    if panel.threshold is not None:
+        steps = [{"color": "red", "value": None}, {"color": "green", "value": panel.threshold}]
+    thresholds = {"mode": "absolute", "steps": steps}
+    # Grafana's unit for any other suffix.
+    unit = "suffix:\u00d7" if panel.unit == "factor" else panel.unit
+    return {"unit": unit, "decimals": 2, "thresholds": thresholds}
 
 
 def _target(query: Query, ref: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ generate.py turns them into Grafana's JSON; the tests run every expression.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class Panel:
     unit: str = "short"
     kind: str = "timeseries"
     width: int = 8
+    height: int = 8
     stacked: bool = False
     # A line to compare with.
     threshold: float | None = None
@@ -52,7 +54,56 @@ def ratio(over: str, under: str, labels: str, by: str = "") -> str:
     return f"sum {group}(rate({over}{{{labels}}}{R})) / sum {group}(rate({under}{{{labels}}}{R}))"
 
 
+def glance(title: str, description: str, expr: str, unit: str = "short", **more: Any) -> Panel:
+    """The last value, in large."""
+    return Panel(title, description, (Query(expr),), unit, kind="stat", width=4, height=4, **more)
+
+
 ROWS = (
+    Row(
+        "At a glance",
+        (
+            glance(
+                "Gain against plain",
+                "Of the time of decoding, all answers; below 1 speculation loses.",
+                ratio(
+                    "paceline_plain_time_seconds_total",
+                    "paceline_decode_time_seconds_total",
+                    ROUND,
+                ),
+                "factor",
+                threshold=1.0,
+            ),
+            glance(
+                "Acceptance rate",
+                "accepted / tested, all answers.",
+                ratio("paceline_accepted_tokens_total", "paceline_tested_tokens_total", ROUND),
+                "percentunit",
+            ),
+            glance(
+                "Tokens per second",
+                "Delivered, all answers together.",
+                f"sum(rate(paceline_output_tokens_total{{{ROUND}}}{R}))",
+            ),
+            glance(
+                "Time to first token, p95",
+                "Request received to its first tokens.",
+                quantiles("gen_ai_server_time_to_first_token_seconds", GEN_AI)[1].expr,
+                "s",
+            ),
+            glance(
+                "Time per token, p95",
+                "Of finished answers, after the first token.",
+                quantiles("gen_ai_server_time_per_output_token_seconds", GEN_AI)[1].expr,
+                "s",
+            ),
+            glance(
+                "Answers running",
+                "At the gateways.",
+                "sum(paceline_requests_active)",
+            ),
+        ),
+    ),
     Row(
         "Service levels",
         (

@@ -5,7 +5,8 @@ import { byId, element } from "./dom.js";
 import { isOwn } from "./sources.js";
 import { duration, plural, roundLine, roundWords } from "./words.js";
 
-const NUM_MARKS = 4;
+// At most so many marks on the axis, at round times.
+const NUM_MARKS = 6;
 
 export class Waterfall {
   // `onPoint(number, row)` when a round is pointed at, `onPoint(null)` when none is any more.
@@ -139,13 +140,26 @@ export class Waterfall {
     const shown = this.items.slice(first, Math.max(last, first + 1));
     const from = Math.min(...shown.map((item) => item.from));
     const to = Math.max(...shown.map((item) => item.to), from + 1);
-    this.rows.style.setProperty("--from", from);
-    this.rows.style.setProperty("--span", to - from);
-    const marks = Array.from({ length: NUM_MARKS + 1 }, (_, index) =>
-      element("span", {}, duration(from + ((to - from) * index) / NUM_MARKS)),
-    );
-    this.axis.replaceChildren(...marks);
+    for (const part of [this.rows, this.axis]) {
+      part.style.setProperty("--from", from);
+      part.style.setProperty("--span", to - from);
+    }
+    this.axis.replaceChildren(...marksBetween(from, to).map((at) => {
+      const mark = element("span", {}, duration(at));
+      mark.style.setProperty("--at", at);
+      return mark;
+    }));
   }
+}
+
+// Round times in ms, evenly spaced.
+function marksBetween(from, to) {
+  const least = (to - from) / NUM_MARKS;
+  const power = 10 ** Math.floor(Math.log10(least));
+  const step = power * [1, 2, 5, 10].find((factor) => factor * power >= least);
+  const first = Math.ceil(from / step);
+  const count = Math.floor(to / step) - first + 1;
+  return Array.from({ length: count }, (_, index) => (first + index) * step);
 }
 
 function promptItem({ queueMs, prefillMs, num_prompt_tokens, num_cached_tokens }) {

@@ -19,8 +19,8 @@ def page(result: Result, how: Circumstances, figures: Mapping[str, str]) -> str:
     """The page; `figures` are <svg> elements by name, of which some may be missing."""
     parts = [
         _verdict(result),
-        _circumstances(how),
         *(_figure(name, figures[name], result) for name in CAPTIONS if name in figures),
+        _circumstances(how),
         *(_table(table) for table in tables(result)),
     ]
     title = f"Speculation on {how.num_prompts} prompts, {how.began[:10]}"
@@ -44,13 +44,17 @@ def _verdict(result: Result) -> str:
         row = result.overall(temperature)
         found = verdict.finding(row.speed_up)
         mood = {Finding.PAYS: "good", Finding.COSTS: "bad"}.get(found, "")
-        words = f"{found.value}, {verdict.interval(row.speed_up)}, all prompts at {temperature:g}"
+        at = f"at temperature {temperature:g}"
         tiles += [
-            _tile(f"{row.speed_up.value:.2f}x" if row.speed_up else "-", words, mood),
+            _tile(
+                f"{row.speed_up.value:.2f}x" if row.speed_up else "-",
+                f"all prompts {at}: {found.value}, {verdict.interval(row.speed_up)}",
+                mood,
+            ),
             _tile(
                 f"{row.totals.mean_acceptance_length:.2f}",
-                f"mean_acceptance_length at {temperature:g}, with an acceptance_rate of "
-                f"{row.totals.acceptance_rate:.2f}",
+                f"tokens per round with a draft {at}; {row.totals.acceptance_rate:.0%} of the "
+                "draft tokens that were tested were accepted",
             ),
         ]
         lines = [

@@ -29,13 +29,17 @@ section {{ background: var(--card); border: 1px solid var(--grid); border-radius
   margin-top: 1rem; }}
 .tile {{ border: 1px solid var(--grid); border-radius: 10px; padding: .7rem .9rem; }}
 .tile b {{ display: block; font-size: 1.55rem; line-height: 1.2; font-weight: 650; }}
-.tile span {{ color: var(--muted); font-size: .85rem; }}
+.tile span {{ display: block; color: var(--muted); font-size: .85rem; line-height: 1.4; }}
 .good {{ color: var(--good); }} .bad {{ color: var(--bad); }}
 .note {{ color: var(--muted); font-size: .9rem; max-width: 46rem; }}
 ul.verdicts {{ margin: .4rem 0 0; padding-left: 1.1rem; }}
 ul.verdicts li {{ margin: .15rem 0; }}
 dl {{ display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1.2rem; margin: .6rem 0 0;
   font-size: .92rem; }}
+@media (min-width: 860px) {{
+  dl {{ grid-template-columns: max-content 1fr max-content 1fr; }}
+  dl dd:last-child {{ grid-column: 2 / -1; }}
+}}
 dt {{ color: var(--muted); }} dd {{ margin: 0; overflow-wrap: anywhere; }}
 code {{ font: .88em/1.4 ui-monospace, "DejaVu Sans Mono", monospace; }}
 figure {{ margin: .8rem 0 0; overflow-x: auto; }}

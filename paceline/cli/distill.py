@@ -68,10 +68,18 @@ def command(
         ),
     ] = None,
     layers: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Layers kept of the target's.")
+        int, typer.Option(min=1, metavar="N", help="Layers of the target's that learn.")
     ] = 2,
+    shared_layers: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="The target's first layers, below those: used as they are, not stored.",
+        ),
+    ] = 0,
     keep: Annotated[
-        KeepChoice, typer.Option(help="Which: from both ends, or the first.")
+        KeepChoice, typer.Option(help="Which learn: from both ends, or the first.")
     ] = KeepChoice.ENDS,
     draft_vocab: Annotated[
         int, typer.Option(min=16, metavar="N", help="Ids that it may propose, the likeliest.")
@@ -94,10 +102,11 @@ def command(
         DtypeChoice, typer.Option(help="To calculate in; auto: what a step is faster in.")
     ] = DtypeChoice.AUTO,
     threads: Annotated[int, typer.Option(min=1, metavar="N", help="CPU threads.")] = 2,
-    with_embeddings: Annotated[
+    with_shared: Annotated[
         bool,
         typer.Option(
-            "--with-embeddings", help="Write the target's embeddings too: needs no target later."
+            "--with-shared",
+            help="Write the target's embeddings and shared layers too: needs no target later.",
         ),
     ] = False,
     work: Annotated[
@@ -153,6 +162,7 @@ def command(
         num_chats=self_prompts if chats is None else len(chats),
         num_layers=layers,
         keep=run.Keep(keep.value),
+        num_shared_layers=shared_layers,
         draft_vocab_size=draft_vocab,
         answer_tokens=answer_tokens,
         at_once=at_once,
@@ -163,7 +173,7 @@ def command(
         seed=seed,
         device=device.value,
         dtype=dtype.value,
-        with_embeddings=with_embeddings,
+        with_shared=with_shared,
     )
     try:
         with distill_output.progress() as watch:

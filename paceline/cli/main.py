@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from paceline import __version__
 
-# Name -> the first line of its help. Each is the function `command` of paceline.cli.<name>.
+# Name -> the first line of its help. Each is the function `command` of the module of that name.
 COMMANDS = {
     "up": "Start gateway, verifier and drafter on this machine.",
     "down": "Stop the services that `paceline up` started.",
@@ -25,6 +25,7 @@ COMMANDS = {
     "compare": "Measure plain against speculative decoding on a running gateway.",
     "certify": "Prove that a gateway's answers do not depend on speculation.",
     "distill": "Make a draft model for a target from the target's own answers.",
+    "recycling-table": "Make a table of what a target tends to say, for its first minutes.",
     "doctor": "Check what this machine and model can promise, and how fast.",
     "keys": "Add, list or remove API keys of a gateway.",
     "health": "Ask a service whether it is serving.",
@@ -45,7 +46,7 @@ class _LazyGroup(TyperGroup):
 
 def load(name: str) -> Any:
     """The click command of a sub-command."""
-    module = importlib.import_module(f"paceline.cli.{name}")
+    module = importlib.import_module(f"paceline.cli.{name.replace('-', '_')}")
     single = typer.Typer(add_completion=False, rich_markup_mode="rich")
     single.command(name=name)(module.command)
     return typer.main.get_command(single)

@@ -22,6 +22,7 @@ _Port = Annotated[int, typer.Option(min=0, max=65535, metavar="P", help="0 picks
 
 class DrafterChoice(StrEnum):
     LOOKUP = "lookup"
+    PAST_ANSWERS = "past_answers"
     MODEL = "model"
     RANDOM = "random"
     LOOKAHEAD = "lookahead"
@@ -50,9 +51,10 @@ def command(
     drafter: Annotated[
         DrafterChoice,
         typer.Option(
-            help="lookup: what stands in the text already; model: a draft model; random: for load "
-            "tests. No drafter is started for lookahead, where the target model guesses ahead, and "
-            "none, where the verifier's own lookups draft."
+            help="lookup: what stands in the text already; past_answers: what was answered before; "
+            "model: a draft model; random: for load tests. No drafter is started for lookahead, "
+            "where the target model guesses ahead, and none, where the verifier's own lookups "
+            "draft."
         ),
     ] = DrafterChoice.LOOKUP,
     draft_model: Annotated[

@@ -57,6 +57,16 @@ class Corpus:
             )
         file.write_text(json.dumps(description), encoding="utf-8")
 
+    @classmethod
+    def there(cls, folder: Path) -> "Corpus":
+        """The corpus of a folder, however it was made. Raises OSError where there is none."""
+        return cls(folder, json.loads((folder / _DESCRIPTION).read_text(encoding="utf-8")))
+
+    @property
+    def target(self) -> str:
+        """Fingerprint of the model whose answers they are."""
+        return str(json.loads((self._folder / _DESCRIPTION).read_text(encoding="utf-8"))["target"])
+
     def add(self, records: Sequence[Record]) -> None:
         """Writes a shard, whole or not at all."""
         if not records:

@@ -15,7 +15,7 @@ from paceline.model.engine import LanguageModel, Rows
 from paceline.params import SamplingParams
 from paceline.sampling import Chooser, SamplingState
 
-_PREFILL_ROWS = 128
+_PREFILL_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,10 @@ def generate(
     running: list[_Running] = []
     try:
         while True:
+            started = len(running)
             while len(running) < at_once and (job := next_job()) is not None:
-                running.append(_start(model, job))
+                running.append(_open(model, job))
+            _prefill(model, running[started:])
             if not running:
                 return
             _step(model, chooser, running, num_top)
@@ -83,14 +85,26 @@ def generate(
             one.cache.free()
 
 
-def _start(model: LanguageModel, job: Job) -> _Running:
-    cache = model.new_cache()
-    for start in range(0, len(job.prompt) - 1, _PREFILL_ROWS):
-        end = min(start + _PREFILL_ROWS, len(job.prompt) - 1)
-        model.forward([Rows(cache, job.prompt[start:end], 0)])
+def _open(model: LanguageModel, job: Job) -> _Running:
     params = SamplingParams(temperature=job.temperature, max_tokens=job.max_tokens)
     state = SamplingState(params, job.seed, job.prompt, vocab_size=model.vocab_size)
-    return _Running(job, cache, state)
+    return _Running(job, model.new_cache(), state)
+
+
+def _prefill(model: LanguageModel, new: Sequence[_Running]) -> None:
+    """All but the last token of each prompt: many short prompts to a forward."""
+    batch: list[Rows] = []
+    left = _PREFILL_ROWS
+    for one in new:
+        unread = one.job.prompt[:-1]
+        while unread:
+            batch.append(Rows(one.cache, unread[:left], 0))
+            unread, left = unread[left:], left - len(batch[-1].token_ids)
+            if not left:
+                model.forward(batch)
+                batch, left = [], _PREFILL_ROWS
+    if batch:
+        model.forward(batch)
 
 
 def _step(

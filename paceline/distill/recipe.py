@@ -51,6 +51,8 @@ class Plan:
     num_chats: int
     num_layers: int
     keep: Keep
+    # Of the target's first layers, below these: used as they are.
+    num_shared_layers: int
     draft_vocab_size: int
     answer_tokens: int
     at_once: int
@@ -62,7 +64,7 @@ class Plan:
     seed: int
     device: str
     dtype: str
-    with_embeddings: bool
+    with_shared: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,8 @@ def distill(plan: Plan, watch: Watch) -> Outcome:
     folder = resolve(plan.target)
     watch.phase("loading the target")
     model = _load(plan)
-    layers = kept_layers(_num_layers(folder), plan.num_layers, plan.keep)
+    num_shared = plan.num_shared_layers
+    layers = kept_layers(_num_layers(folder), plan.num_layers, plan.keep, num_shared)
     corpus = Corpus(plan.work / "corpus", _description(plan, model))
     checkpoint = plan.work / "checkpoint.safetensors"
     # A training that was interrupted goes on with the answers that it had.
@@ -125,7 +128,7 @@ def distill(plan: Plan, watch: Watch) -> Outcome:
     vocab_size = model.vocab_size
     # Its memory is the student's now.
     del model
-    student = make_student(folder, layers, token_ids, plan.device)
+    student = make_student(folder, layers, token_ids, plan.device, num_shared)
     columns = column_of(token_ids, vocab_size)
     trainer = Trainer(
         student,
@@ -142,7 +145,7 @@ def distill(plan: Plan, watch: Watch) -> Outcome:
         plan.out,
         target=plan.target,
         target_folder=folder,
-        with_embeddings=plan.with_embeddings,
+        with_shared=plan.with_shared,
     )
     write_curve(plan.out / "training.json", trainer.points)
     return Outcome(
@@ -267,6 +270,7 @@ def _identity(
 ) -> dict[str, Any]:
     return {
         "layers": list(layers),
+        "shared_layers": plan.num_shared_layers,
         "token_ids": sha256(repr(list(token_ids)).encode()).hexdigest(),
         "answers": len(records),
         **asdict(_training(plan)),

@@ -63,7 +63,12 @@ class Trainer:
         self._checkpoint = checkpoint
         self._identity = identity
         self._optimizer = torch.optim.AdamW(
-            student.trained.values(), lr=0.0, betas=_BETAS, weight_decay=_WEIGHT_DECAY
+            student.trained.values(),
+            lr=0.0,
+            betas=_BETAS,
+            weight_decay=_WEIGHT_DECAY,
+            # On a GPU it wants its step counts there, and saves nothing.
+            fused=training.device == "cpu",
         )
         self.points: list[Point] = []
         self._step, self._num_tokens, self._seconds = 0, 0, 0.0
@@ -78,6 +83,7 @@ class Trainer:
             self.dtype: str = state["dtype"]
         else:
             self.dtype = self._faster_dtype() if training.dtype == "auto" else training.dtype
+        student.hold_shared(getattr(torch, self.dtype))
 
     def run(
         self, stepped: Callable[[float, float], None], measured: Callable[[Point], None]

@@ -6,6 +6,7 @@ and nothing has to be deleted from an automaton. Knows token ids only.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from paceline.lookup.guesses import Guess
 from paceline.lookup.luck import Luck, luck_level
@@ -90,6 +91,8 @@ class PastGuesses:
         while match.length >= _MIN_MATCH:
             following = automaton.continuations(match, _MAX_BRANCHES)
             if following:
+                if self._luck is not None:
+                    following.sort(key=partial(_handicap, self._luck, position))
                 total = sum(count for _, count in following)
                 return [
                     Guess(token_id, TokenSource.PAST_ANSWERS, (*bucket, luck))
@@ -99,6 +102,12 @@ class PastGuesses:
                 ]
             match = automaton.shorter(match)
         return []
+
+
+def _handicap(luck: Luck, position: int, following: tuple[int, int]) -> float:
+    """Of a (token, count): the smallest is ahead in the race."""
+    token_id, count = following
+    return luck.exponential(position, token_id) / count
 
 
 def _level(length: int) -> int:

@@ -8,7 +8,7 @@ Knows token ids and log-probabilities, no model.
 
 from array import array
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from paceline.lookup.guesses import Guess
 from paceline.lookup.luck import Luck
@@ -29,13 +29,26 @@ class Top(NamedTuple):
     logprobs: Sequence[float]
 
 
+class Tops(Protocol):
+    """What may follow a context, as known from elsewhere."""
+
+    def get(self, context: int) -> Top | None: ...
+
+
+def after(last: int, before: int | None = None) -> int:
+    """A context as one number: the last token, and the one before it if that is known."""
+    return last if before is None else (before + 1) << 32 | last
+
+
 class RecyclingTable:
     """From the last one or two tokens to what the target thought would follow. Bounded: the
     contexts that were not seen for longest go first."""
 
-    def __init__(self, max_contexts: int = MAX_CONTEXTS) -> None:
+    def __init__(self, max_contexts: int = MAX_CONTEXTS, warm: Tops | None = None) -> None:
+        """`warm` knows contexts that were not seen yet."""
         self._max_contexts = max_contexts
-        # One dictionary for both, in order of the last visit: two tokens as one number.
+        self._warm = warm
+        # One dictionary for both, in order of the last visit.
         self._tops: dict[int, Top] = {}
 
     def __len__(self) -> int:
@@ -45,21 +58,21 @@ class RecyclingTable:
         """`top` is what followed the tokens `before`, `last`."""
         kept = Top(array("i", top.token_ids), array("f", top.logprobs))
         tops = self._tops
-        for key in (last, _pair(before, last)):
-            tops.pop(key, None)
-            tops[key] = kept
+        for context in (after(last), after(last, before)):
+            tops.pop(context, None)
+            tops[context] = kept
         while len(tops) > self._max_contexts:
             del tops[next(iter(tops))]
 
     def after_two(self, before: int, last: int) -> Top | None:
-        return self._tops.get(_pair(before, last))
+        return self._get(after(last, before))
 
     def after_one(self, last: int) -> Top | None:
-        return self._tops.get(last)
+        return self._get(after(last))
 
-
-def _pair(before: int, last: int) -> int:
-    return (before + 1) << 32 | last
+    def _get(self, context: int) -> Top | None:
+        top = self._tops.get(context)
+        return self._warm.get(context) if top is None and self._warm is not None else top
 
 
 class RecycledGuesses:

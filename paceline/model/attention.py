@@ -143,6 +143,11 @@ class Attention:
     def is_native(self) -> bool:
         return self._kernel is not None
 
+    @property
+    def kernel_name(self) -> str:
+        """Empty where torch computes attention."""
+        return self._kernel.name if self._kernel else ""
+
     def prepare(self, layout: Layout, device: torch.device) -> None:
         """Before the layers of a forward."""
         if self._kernel is not None:

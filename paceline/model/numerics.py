@@ -51,12 +51,21 @@ def make_exact(model: LanguageModel) -> Finding:
         model.attention.shape = shape
         compared = _end_to_end(model)
         if compared:
-            model.numerics = "exact"
-            return Finding(minimum, maximum, shape, compared)
+            finding = Finding(minimum, maximum, shape, compared)
+            adopt(model, finding)
+            return finding
     raise NotExact(
         "the self-check found no shape in which this model's logits are independent of the batch; "
         "run with numerics fast, which promises the distribution only"
     )
+
+
+def adopt(model: LanguageModel, finding: Finding) -> None:
+    """Make a model exact by what a self-check found before."""
+    model.linear_rows.minimum = finding.linear_min_rows
+    model.linear_rows.maximum = finding.linear_max_rows
+    model.attention.shape = finding.attention
+    model.numerics = "exact"
 
 
 @torch.inference_mode()

@@ -127,12 +127,14 @@ class Commit(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., epoch: _Optional[int] = ..., base_position: _Optional[int] = ..., num_agreed: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., max_draft_tokens: _Optional[int] = ..., round: _Optional[int] = ..., top_k: _Optional[int] = ..., top_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Detach(_message.Message):
-    __slots__ = ("sequence", "finished")
+    __slots__ = ("sequence", "finished", "token_ids")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     finished: bool
-    def __init__(self, sequence: _Optional[int] = ..., finished: _Optional[bool] = ...) -> None: ...
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sequence: _Optional[int] = ..., finished: _Optional[bool] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Blocks(_message.Message):
     __slots__ = ("blocks", "lost")

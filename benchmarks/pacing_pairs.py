@@ -1,0 +1,164 @@
+"""Requests to a gateway under several draft policies in turns, and the ratios of what they took.
+
+Knows no service and no scenario. Times in seconds; the first policy is what others are compared to.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from paceline.client import GatewayClient
+from paceline.events import ChatMessage, Delta, DraftPolicy, Finished, Request
+from paceline.params import SamplingParams, Speculation
+
+PLAIN = DraftPolicy(Speculation.OFF)
+PACED = DraftPolicy(Speculation.AUTO)
+# Drafts, waits, verifies, drafts again: the loop that pacing is to beat on a slow network.
+SERIAL = DraftPolicy(Speculation.FIXED, max_draft_tokens=8)
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """first_tokens: in the first message, of them drafted: whether a draft was there in time."""
+
+    first_s: float
+    total_s: float
+    first_tokens: int
+    was_drafted: bool
+    num_tokens: int
+    num_accepted: int
+
+    @property
+    def per_token_s(self) -> float:
+        """Time per token after the first message, as clients see it."""
+        return (self.total_s - self.first_s) / max(self.num_tokens - self.first_tokens, 1)
+
+
+@dataclass
+class Runs:
+    """All runs of one policy: tokens per second of each, and the answers of all."""
+
+    tokens_per_s: list[float] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """Of medians and 95th percentiles. speed: above 1 is faster; the others: below 1 is."""
+
+    speed: float
+    p95: float
+    first_p50: float
+    first_p95: float
+    # Of first messages: more than one token; and of those whose draft was there in time.
+    first_long: float
+    first_long_if_drafted: float | None
+    # Draft tokens accepted, as a share of all tokens.
+    accepted: float
+    plain_tokens_per_s: float
+
+
+async def ask(
+    client: GatewayClient, prompt: str, max_tokens: int, policy: DraftPolicy, workload: str = ""
+) -> Answer:
+    """One greedy answer of exactly so many tokens. No two prompts are alike from the start on, so
+    that no prompt is found in the prefix cache."""
+    request = Request(
+        [ChatMessage("user", f"{next(_numbers):05d}. {prompt}")],
+        SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True),
+        seed=1,
+        draft=policy,
+        workload=workload.replace(" ", "-"),
+    )
+    start_s = time.perf_counter()
+    first: Delta | None = None
+    first_s, finished = 0.0, None
+    async with contextlib.aclosing(client.generate(request)) as events:
+        async for event in events:
+            if first is None and isinstance(event, Delta) and event.round is not None:
+                first, first_s = event, time.perf_counter() - start_s
+            finished = event if isinstance(event, Finished) else finished
+    total_s = time.perf_counter() - start_s
+    if first is None or first.round is None or finished is None:
+        raise RuntimeError("an answer did not finish")
+    return Answer(
+        first_s,
+        total_s,
+        len(first.token_ids),
+        first.round.num_drafted > 0,
+        finished.num_completion_tokens,
+        finished.totals.num_accepted,
+    )
+
+
+async def compare(
+    client: GatewayClient,
+    prompt: str,
+    policies: Sequence[DraftPolicy],
+    *,
+    at_once: int,
+    max_tokens: int,
+    rounds: int,
+    seconds: float,
+    workload: str,
+    progress: Callable[[str], None],
+) -> list[Ratios]:
+    """The policies in turns, each first as often as the others; ratios of all after the first.
+
+    As many rounds as are wanted and fit the time, but at least two.
+    """
+    runs = [Runs() for _ in policies]
+    begin_s = time.perf_counter()
+    for number in range(rounds):
+        per_round_s = (time.perf_counter() - begin_s) / max(number, 1)
+        if number >= 2 and per_round_s * (number + 1) > seconds:
+            break
+        pairs = list(zip(policies, runs, strict=True))
+        turn = number % len(pairs)
+        for policy, kept in pairs[turn:] + pairs[:turn]:
+            start_s = time.perf_counter()
+            answers = await asyncio.gather(
+                *(ask(client, prompt, max_tokens, policy, workload) for _ in range(at_once))
+            )
+            num_tokens = sum(answer.num_tokens for answer in answers)
+            kept.tokens_per_s.append(num_tokens / (time.perf_counter() - start_s))
+            kept.answers += answers
+        latest = ", ".join(f"{kept.tokens_per_s[-1]:.1f}" for kept in runs)
+        progress(f"round {number + 1} of {rounds}: {latest} tokens/s")
+    return [ratios(runs[0], other) for other in runs[1:]]
+
+
+def ratios(plain: Runs, ours: Runs) -> Ratios:
+    drafted = [a.first_tokens > 1 for a in ours.answers if a.was_drafted]
+    plain_tokens_per_s = statistics.median(plain.tokens_per_s)
+    return Ratios(
+        speed=statistics.median(ours.tokens_per_s) / plain_tokens_per_s,
+        p95=_ratio(plain, ours, 0.95, lambda answer: answer.per_token_s),
+        first_p50=_ratio(plain, ours, 0.5, lambda answer: answer.first_s),
+        first_p95=_ratio(plain, ours, 0.95, lambda answer: answer.first_s),
+        first_long=statistics.fmean(a.first_tokens > 1 for a in ours.answers),
+        first_long_if_drafted=statistics.fmean(drafted) if drafted else None,
+        accepted=sum(a.num_accepted for a in ours.answers)
+        / sum(a.num_tokens for a in ours.answers),
+        plain_tokens_per_s=plain_tokens_per_s,
+    )
+
+
+def _ratio(plain: Runs, ours: Runs, share: float, value: Callable[[Answer], float]) -> float:
+    theirs, mine = (quantile([value(a) for a in runs.answers], share) for runs in (plain, ours))
+    return mine / theirs
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Between the two values nearest to it, in proportion."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
