@@ -47,6 +47,8 @@ class _Count:
         self._num_rounds = self._num_tokens = 0
 
     def add(self, num_tokens: int) -> None:
+        if not num_tokens:
+            return
         if not self._num_rounds:
             self._first_s = time.perf_counter() - self._begun
         self._num_rounds += 1

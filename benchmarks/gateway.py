@@ -1,7 +1,8 @@
 """What a gateway adds to a target that costs nothing: `make bench-gateway`.
 
 The target is a hash (tests/mock_target.py), so that no model's noise hides the gateway. The last
-line is JSON; `_grpc` and `_http` are the gateway's two doors:
+line is JSON; `_grpc` and `_http` are the gateway's two doors, `_relay` is grpc.aio alone, passing
+messages on and nothing else (tests/bare_relay.py): what that takes, a gateway cannot do without.
 
 * ttft_added_ms: time to the first token through the gateway less straight at the verifier, median
   of pairs that are asked in turn. Aim: at most 2.
@@ -44,9 +45,9 @@ AIMS = {"ttft_added_ms": 2.0, "cpu_ms_per_round": 0.3, "kb_per_stream": 60.0}
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A target, a gateway in front of it, and the ways to an answer by name."""
+    """A target, and what stands in front of it by the name of the way that leads through it."""
 
-    gateway: Launched
+    processes: dict[str, Launched]
     ways: dict[str, Way]
 
 
@@ -61,7 +62,7 @@ async def prompt_ids(address: str) -> list[int]:
 
 @contextlib.asynccontextmanager
 async def bench(step_ms: float) -> AsyncIterator[Bench]:
-    """Both processes new, metrics on as in production."""
+    """All processes new, metrics on as in production."""
     http, metrics = free_port(), free_port()
     with (
         launched("tests/mock_target.py", f"--step-ms={step_ms}") as target,
@@ -75,16 +76,23 @@ async def bench(step_ms: float) -> AsyncIterator[Bench]:
             "--log-level=warning",
             f"--verifier={target.address}",
         ) as gateway,
+        launched("tests/bare_relay.py", f"--target={target.address}") as relay,
     ):
         async with (
             AtVerifier(target.address, await prompt_ids(target.address)) as verifier,
             ThroughGrpc(gateway.address) as over_grpc,
             ThroughHttp(f"127.0.0.1:{http}") as over_http,
+            ThroughGrpc(relay.address) as over_relay,
         ):
-            ways = {"verifier": verifier, "grpc": over_grpc, "http": over_http}
+            ways = {
+                "verifier": verifier,
+                "relay": over_relay,
+                "grpc": over_grpc,
+                "http": over_http,
+            }
             for way in ways.values():
                 await way.answer(0, 8)
-            yield Bench(gateway, ways)
+            yield Bench({"relay": relay, "grpc": gateway, "http": gateway}, ways)
 
 
 async def first_tokens(num_pairs: int) -> dict[str, float]:
@@ -93,14 +101,15 @@ async def first_tokens(num_pairs: int) -> dict[str, float]:
     order = random.Random(7)
     async with bench(QUICK_MS) as opened:
         for seed in range(num_pairs):
-            tell(f"time to first token: {seed} of {num_pairs}")
+            if seed % 20 == 0:
+                tell(f"time to first token: {seed} of {num_pairs}")
             names = list(opened.ways)
             order.shuffle(names)
             for name in names:
                 answer = await opened.ways[name].answer(seed, 1)
                 heard.setdefault(name, []).append(answer.first_s * 1e3)
     figures = {"ttft_verifier_ms": statistics.median(heard["verifier"])}
-    for door in ("grpc", "http"):
+    for door in ("relay", "grpc", "http"):
         pairs = zip(heard[door], heard["verifier"], strict=True)
         added = sorted(through - straight for through, straight in pairs)
         figures[f"ttft_added_ms_{door}"] = statistics.median(added)
@@ -112,11 +121,11 @@ async def one_stream(num_rounds: int) -> dict[str, float]:
     """CPU time of the gateway per round."""
     figures = {}
     async with bench(STEP_MS) as opened:
-        for door in ("grpc", "http"):
+        for door, process in opened.processes.items():
             tell(f"CPU of one stream, {door}")
-            before = opened.gateway.cpu_s()
+            before = process.cpu_s()
             answer = await opened.ways[door].answer(1, num_rounds * TOKENS_PER_ROUND)
-            spent_s = opened.gateway.cpu_s() - before
+            spent_s = process.cpu_s() - before
             figures[f"cpu_ms_per_round_{door}"] = spent_s / answer.num_rounds * 1e3
     return figures
 
@@ -125,7 +134,9 @@ async def many_streams(way: str, num_streams: int, num_rounds: int) -> dict[str,
     """All at once through one way, at a gateway of their own."""
     num_tokens = num_rounds * TOKENS_PER_ROUND
     async with bench(BUSY_STEP_MS) as opened:
-        cpu_s, idle_bytes = opened.gateway.cpu_s(), opened.gateway.rss_bytes()
+        # Straight at the verifier nothing is in between.
+        process = opened.processes.get(way, opened.processes["grpc"])
+        cpu_s, idle_bytes = process.cpu_s(), process.rss_bytes()
         begun, most_bytes = time.perf_counter(), idle_bytes
         answers = [
             asyncio.create_task(opened.ways[way].answer(seed, num_tokens))
@@ -133,10 +144,10 @@ async def many_streams(way: str, num_streams: int, num_rounds: int) -> dict[str,
         ]
         while not all(task.done() for task in answers):
             await asyncio.wait(answers, timeout=0.1)
-            most_bytes = max(most_bytes, opened.gateway.rss_bytes())
+            most_bytes = max(most_bytes, process.rss_bytes())
             tell(f"{num_streams} streams, {way}: {sum(t.done() for t in answers)} done")
         seconds = time.perf_counter() - begun
-        spent_s = opened.gateway.cpu_s() - cpu_s
+        spent_s = process.cpu_s() - cpu_s
         heard = [task.result() for task in answers]
     rounds = sum(answer.num_rounds for answer in heard)
     least_s = max(answer.num_rounds for answer in heard) * BUSY_STEP_MS / 1e3
@@ -171,7 +182,7 @@ def table(figures: dict[str, float]) -> Sequence[str]:
 async def measure(options: argparse.Namespace) -> dict[str, float]:
     figures = await first_tokens(options.pairs)
     figures |= await one_stream(options.rounds)
-    for way in ("verifier", "grpc", "http"):
+    for way in ("verifier", "relay", "grpc", "http"):
         figures |= await many_streams(way, options.streams, options.busy_rounds)
     tell("")
     return figures
@@ -185,9 +196,9 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--pairs", type=int, default=300, help="pairs for time to first token")
-    parser.add_argument("--rounds", type=int, default=1000, help="rounds of one stream")
+    parser.add_argument("--rounds", type=int, default=800, help="rounds of one stream")
     parser.add_argument("--streams", type=int, default=300, help="streams at once")
-    parser.add_argument("--busy-rounds", type=int, default=40, help="rounds of each of those")
+    parser.add_argument("--busy-rounds", type=int, default=20, help="rounds of each of those")
     parser.add_argument("--json", action="store_true", help="no table, the JSON line alone")
     options = parser.parse_args()
     figures = asyncio.run(measure(options))

@@ -28,6 +28,6 @@ def field_bytes(size: int, multiple: int) -> bytes:
     raise ValueError(f"{multiple} is more than a frame can be padded by")
 
 
-def text(num_characters: int) -> str:
+def filler(num_characters: int) -> str:
     """Random, so that a proxy that compresses does not undo it; needs no escapes in JSON."""
     return secrets.token_urlsafe(num_characters)[:num_characters]

@@ -1,7 +1,7 @@
-"""`python -m bare_relay --target HOST:PORT`: streams passed on by grpc.aio and nothing else.
+"""`python -m bare_relay --target HOST:PORT`: answers passed on by grpc.aio and nothing else.
 
 What it keeps of a cancelled call is the library's, in the two roles that a gateway has: server of
-one stream, client of another. Messages stay bytes.
+one stream, client of another.
 """
 
 import argparse
@@ -11,22 +11,25 @@ from typing import Any
 
 import grpc
 
-GENERATE = "/paceline.v1.VerifierService/Generate"
+from paceline.v1 import gateway_pb2, gateway_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 
 
-class Relay(grpc.GenericRpcHandler):
+class Relay(gateway_pb2_grpc.GatewayServiceServicer):
+    """A message to the client for each of the target's, with the token ids in it."""
+
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        self._generate = channel.stream_stream(GENERATE)
+        self._target: Any = verifier_pb2_grpc.VerifierServiceStub(channel)
 
-    def service(self, details: Any) -> Any:
-        return grpc.stream_stream_rpc_method_handler(self._relay)
-
-    async def _relay(self, _: Any, context: Any) -> None:
-        call = self._generate()
+    async def Generate(self, request: gateway_pb2.GenerateRequest, context: Any) -> None:
+        opening = verifier_pb2.Open(
+            token_ids=list(request.text.encode()), params=request.params, seed=request.seed
+        )
+        call = self._target.Generate()
         try:
-            await call.write(await context.read())
+            await call.write(verifier_pb2.VerifierGenerateRequest(open=opening))
             while (message := await call.read()) is not grpc.aio.EOF:
-                await context.write(message)
+                delta = gateway_pb2.Delta(token_ids=message.tokens.token_ids)
+                await context.write(gateway_pb2.GenerateResponse(delta=delta))
         finally:
             call.cancel()
 
@@ -39,7 +42,7 @@ async def main() -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, done.set)
     async with grpc.aio.insecure_channel(options.target) as channel:
         server = grpc.aio.server()
-        server.add_generic_rpc_handlers((Relay(channel),))
+        gateway_pb2_grpc.add_GatewayServiceServicer_to_server(Relay(channel), server)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         print(f"READY relay 127.0.0.1:{port}", flush=True)

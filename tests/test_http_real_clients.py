@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ async def output_of(*command: str, env: dict[str, str] | None = None) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not find_spec("llm"), reason="llm is not installed")
 async def test_llm_asks_by_its_configuration_alone(tmp_path: Path):
     async with open_door() as (gateway, fake, _):
         entry = {"model_id": "ours", "model_name": "tiny"}

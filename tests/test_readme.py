@@ -28,27 +28,19 @@ def snippet() -> str:
 def test_the_code_for_a_chatbot_streams_an_answer(tmp_path: Path):
     model = save_tiny_llama(tmp_path / "tiny")
     env = os.environ | {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path)}
-    up = subprocess.Popen(
-        [sys.executable, "-m", "paceline.cli.main", "up", f"--model={model}", *ANYWHERE],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=env,
-    )
-    try:
-        assert up.stdout is not None
-        ready = next(line for line in up.stdout if line.startswith("READY"))
-        addresses = dict(part.split("=") for part in ready.split()[1:])
-        code = snippet()
-        assert code.count("127.0.0.1:8000") == 1
-        code = code.replace("127.0.0.1:8000", addresses["http"])
-        said = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            timeout=START_S,
-        )
-    finally:
-        up.send_signal(signal.SIGINT)
-        up.wait(START_S)
+    command = [sys.executable, "-m", "paceline.cli.main", "up", f"--model={model}", *ANYWHERE]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as up:
+        try:
+            assert up.stdout is not None
+            ready = next(line for line in up.stdout if line.startswith("READY"))
+            addresses = dict(part.split("=") for part in ready.split()[1:])
+            code = snippet()
+            assert code.count("http://127.0.0.1:8000/v1") == 1
+            code = code.replace("http://127.0.0.1:8000", addresses["http"])
+            said = subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True, timeout=START_S
+            )
+        finally:
+            up.send_signal(signal.SIGINT)
     assert said.returncode == 0, said.stderr
     assert said.stdout

@@ -1,4 +1,4 @@
-"""What every HTTP request gets: an id, the time it came, and limits on its body.
+"""What every HTTP request gets: an id, the time it came, and limits on its headers and body.
 
 Plain ASGI around the whole application, so that errors pass through it, too, and streams are
 not buffered.
@@ -11,10 +11,14 @@ import secrets
 import time
 
 from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.http.errors import bad_request
 
 log = logging.getLogger(__name__)
 
+MAX_HEADER_BYTES = 16 * 1024
 MAX_BODY_BYTES = 4 * 2**20
 BODY_S = 10.0
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -46,6 +50,10 @@ class Envelope:
                 message = {**message, "headers": headers}
             await send(message)
 
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+            problem = bad_request(f"headers have at most {MAX_HEADER_BYTES} bytes", 431)
+            await JSONResponse(problem.body, problem.status)(scope, receive, send_with_id)
+            return
         try:
             await self._app(scope, _limited(receive, self._body_s), send_with_id)
         except Exception:

@@ -10,9 +10,9 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from gateway.http.envelope import MAX_HEADER_BYTES
 from paceline.tls import TlsFiles, server_context
 
-HEADER_BYTES = 16 * 1024
 BACKLOG = 1024
 IDLE_S = 30
 # From a request's first byte, or the connection, to the end of its headers.
@@ -82,9 +82,9 @@ class HttpServer:
         self._server = _Server(
             uvicorn.Config(
                 app,
-                # h11 is the only one with a limit on headers.
+                # h11 is the only one with a limit on headers that are not yet whole.
                 http=_Connection,
-                h11_max_incomplete_event_size=HEADER_BYTES,
+                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.types import Send
 
-from gateway.padding import missing, text
+from gateway.padding import filler, missing
 
 PING_S = 15.0
 OBFUSCATION = "obfuscation"
@@ -29,7 +29,7 @@ def data(content: dict[str, Any], multiple: int = 0) -> bytes:
     frame = b"data: " + to_json(content) + b"\n\n"
     if not multiple:
         return frame
-    padding = text(missing(len(frame) + _NUM_BYTES_OF_FIELD, multiple)).encode()
+    padding = filler(missing(len(frame) + _NUM_BYTES_OF_FIELD, multiple)).encode()
     return frame[:-3] + _FIELD % padding + b"}\n\n"
 
 
