@@ -239,7 +239,7 @@ ROWS = (
             ),
             Panel(
                 "Acceptance by position",
-                "Share of the rounds with a block that accepted the draft token at this position, of "
+                "Share of the rounds with a block that accepted the draft token at this position; "
                 "the first eight.",
                 (
                     Query(
