@@ -90,7 +90,7 @@ bench-engine: install ## The engine against transformers, batches, prefixes; the
 bench-drafters: install ## Which draft tokens pay, on recorded answers; the last line is JSON
 	@PYTHONPATH="$(CURDIR)" $(BIN)/python benchmarks/drafters.py
 
-bench-telemetry: install ## What metrics and spans cost a round; the last line is JSON
+bench-telemetry: install ## What telemetry costs: CPU time of a round, real services in turn; last line JSON
 	@$(BIN)/python benchmarks/telemetry.py
 
 bench-gateway: install ## What a gateway adds to a target that costs nothing; the last line is JSON

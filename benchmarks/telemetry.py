@@ -1,9 +1,10 @@
 """What telemetry costs: python benchmarks/telemetry.py, or make bench-telemetry
 
 First, CPU time per round of the code that counts and traces, measured by itself: off, metrics,
-metrics with a span of every round. Then four stacks on the real model that differ in telemetry
-alone, asked the same prompts in turn: off; on, every round traced to a collector and metrics
-scraped; a collector that hangs; one that refuses. Cost is the median over blocks of (time of this
+metrics with a span of every round. Then stacks on the real model that differ in telemetry alone,
+asked the same prompts in turn: off; off as well, the control, which tells how far two equal stacks
+are apart; on, every round traced to a collector and metrics scraped; a collector that hangs; one
+that refuses. Cost is the median over blocks of (time of this
 stack / time of the one that is off) - 1 with a 95 % interval from resampling blocks; p99 is of the
 time per token, pooled. Last, the time from SIGTERM to exit. Prints tables; the last line is JSON.
 """
@@ -23,7 +24,8 @@ from telemetry_served import Stack, Timed, bad_collector, counting_collector, st
 
 from paceline.bench.statistics import quantile
 
-OFF, ON, HANGS, REFUSES = "off", "on", "hangs", "refuses"
+OFF, CONTROL, ON, HANGS, REFUSES = "off", "control", "on", "hangs", "refuses"
+SETUPS = (CONTROL, ON, HANGS, REFUSES)
 PROMPTS = (
     "Copy this text exactly, three times: The quick brown fox jumps over the lazy dog.",
     "Write a Python function that returns the largest of three numbers.",
@@ -116,6 +118,7 @@ async def served(
         url, counted = opened.enter_context(counting_collector())
         setups = {
             OFF: {},
+            CONTROL: {},
             ON: {"endpoint": url, "with_metrics": True},
             HANGS: {"endpoint": opened.enter_context(bad_collector(hangs=True))},
             REFUSES: {"endpoint": opened.enter_context(bad_collector(hangs=False))},
@@ -136,7 +139,7 @@ async def served(
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="embedded")
-    parser.add_argument("--setups", default=f"{ON},{HANGS},{REFUSES}", help="against off")
+    parser.add_argument("--setups", default=",".join(SETUPS), help="against off")
     parser.add_argument("--blocks", type=int, default=36)
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--limit-s", type=float, default=150.0, help="of asking")

@@ -34,7 +34,7 @@ ROWS = ("At a glance", "Speculation", "Round anatomy")
 # Of the page's examples, the second: code.
 EXAMPLE = 1
 ANSWER_S = 240.0
-NUM_COLOURS = 128
+NUM_COLOURS = 256
 UPPER_ROUNDS = 14
 PICTURES = ("page", "report")
 

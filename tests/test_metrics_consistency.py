@@ -214,9 +214,7 @@ def test_every_round_is_one_span_under_its_request_with_its_parts(played: Played
                 assert verify.attributes[key] == parent.attributes[key]
         drafts = [s.parent_id for s in played.spans("paceline.draft", trace_id)]
         assert set(drafts) <= set(of_rounds)
-        # Every block that was verified was drafted under a span; some were drafted for nothing.
-        with_block = {n for n in rounds if rounds[n].attributes["paceline.round.drafted"]}
-        assert len(drafts) >= len(with_block)
+        assert drafts or not totals.num_drafted
         for name in ("paceline.queue", "paceline.prefill"):
             (span,) = played.spans(name, trace_id)
             assert span.parent_id == chat.span_id

@@ -239,11 +239,12 @@ ROWS = (
             ),
             Panel(
                 "Acceptance by position",
-                "Share of the rounds with a block that accepted the draft token at this position.",
+                "Share of the rounds with a block that accepted the draft token at this position; "
+                "the first eight.",
                 (
                     Query(
-                        "sum by (position) "
-                        f"(rate(paceline_accepted_tokens_per_position_total{{{ROUND}}}{R}))"
+                        "sum by (position) (rate(paceline_accepted_tokens_per_position_total"
+                        f'{{{ROUND}, position=~"[0-7]"}}{R}))'
                         " / on () group_left () "
                         f'sum(rate(paceline_rounds_total{{{ROUND}, source!="none"}}{R}))',
                         "{{position}}",

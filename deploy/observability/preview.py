@@ -32,7 +32,7 @@ COLOURS = (
     *("#ffee52", "#ffb357", "#ff7383", "#ca95e5", "#37872d", "#e0b400"),
 )
 BLUES = LinearSegmentedColormap.from_list("blues", [CARD, "#1f4e8c", "#5794f2", "#c0d8ff"])
-FONT = {"family": "DejaVu Sans", "size": 8}
+FONT = "DejaVu Sans"
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,11 @@ def _at(figure: Figure, x: float, y: float) -> tuple[float, float]:
     return x / width, 1 - y / height
 
 
-def _text(figure: Figure, x: float, y: float, text: str, size: float, colour: str, **more: Any):
-    figure.text(
-        *_at(figure, x, y), text, color=colour, va="center", fontsize=size,
-        family=FONT["family"], **more,
-    )  # fmt: skip
+def _text(
+    figure: Figure, x: float, y: float, text: str, size: float, colour: str, weight: str = "normal"
+) -> None:
+    font = {"color": colour, "fontsize": size, "weight": weight, "family": FONT}
+    figure.text(*_at(figure, x, y), text, va="center", **font)
 
 
 def _card(figure: Figure, box: tuple[float, float, float, float]) -> None:
