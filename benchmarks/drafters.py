@@ -257,7 +257,9 @@ class Seen(Confidences):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--recording", type=Path, default=cache_folder() / "embedded-answers.jsonl")
+    parser.add_argument(
+        "--recording", type=Path, default=cache_folder() / "embedded-recording.jsonl"
+    )
     parser.add_argument("--priors", action="store_true", help="print priors and nothing else")
     args = parser.parse_args()
     if not args.recording.exists():

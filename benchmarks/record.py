@@ -47,7 +47,7 @@ Line = dict[str, Any]
 
 
 def default_path() -> Path:
-    return cache_folder() / f"{MODEL}-answers.jsonl"
+    return cache_folder() / f"{MODEL}-recording.jsonl"
 
 
 @dataclass

@@ -96,3 +96,21 @@ async def test_an_answer_goes_on_alone_beyond_the_drafters_context(tiny, monkeyp
     ]
     assert with_draft
     assert max(with_draft) < ShortDrafter.max_context
+
+
+async def test_a_drafter_keeps_the_answers_that_it_may(tiny):
+    request = {
+        "prompt": list(range(3, 23)),
+        "params": SamplingParams(max_tokens=40, temperature=0.8, ignore_eos=True),
+        "seed": 5,
+        "speculation": Speculation.FIXED,
+    }
+    other = request | {"prompt": list(range(43, 63)), "forget": True}
+    async with services(tiny, DrafterSettings(drafter="past_answers")) as address:
+        answers = [(await ask_all(address, [r]))[0] for r in (request, request, other, other)]
+    first, again, forgotten, once_more = answers
+    assert again.token_ids == first.token_ids
+    assert len(again.rounds) * 2 < len(first.rounds)
+    assert TokenSource.PAST_ANSWERS in again.sources
+    assert once_more.token_ids == forgotten.token_ids
+    assert len(once_more.rounds) * 2 > len(forgotten.rounds)

@@ -128,7 +128,7 @@ async def test_a_table_of_own_answers_drafts_the_first_answer_and_changes_none(t
         for temperature in (0.0, 0.8)
     ]
     async with services(str(tiny), None, [RECYCLED]) as address:
-        cold = await ask_all(address, requests)
+        cold = await ask_all(address, requests, at_once=1)
     model = identify(str(tiny))
     corpus = Corpus(tmp_path / "corpus", {"target": model.model_fingerprint})
     corpus.add(
@@ -140,7 +140,7 @@ async def test_a_table_of_own_answers_drafts_the_first_answer_and_changes_none(t
                 temperature=0.0,
                 seed=0,
                 top_ids=torch.tensor([[t, *range(1, NUM_TOP)] for t in answer.token_ids]).int(),
-                top_logprobs=torch.zeros(len(answer.token_ids), NUM_TOP).half(),
+                top_logprobs=torch.tensor([[0.0, *[-10.0] * 7]] * len(answer.token_ids)).half(),
             )
             for index, (request, answer) in enumerate(zip(requests, cold, strict=True))
         ]
@@ -149,7 +149,7 @@ async def test_a_table_of_own_answers_drafts_the_first_answer_and_changes_none(t
     assert made["answers"] == len(requests)
     table = str(tmp_path / "it")
     async with services(str(tiny), None, [RECYCLED], recycling_table=table) as address:
-        warm = await ask_all(address, requests)
+        warm = await ask_all(address, requests, at_once=1)
     assert [answer.token_ids for answer in warm] == [answer.token_ids for answer in cold]
     first = [answers[0] for answers in (cold, warm)]
     assert len(first[1].rounds) < len(first[0].rounds)
