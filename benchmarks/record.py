@@ -26,7 +26,7 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from paceline.model.cache import SequenceCache
-from paceline.model.engine import LanguageModel, Rows
+from paceline.model.engine import Identity, LanguageModel, Rows
 from paceline.model.load import cache_folder, load_model, resolve
 from paceline.params import SamplingParams
 from paceline.sampling import Chooser, SamplingState
@@ -47,7 +47,7 @@ Line = dict[str, Any]
 
 
 def default_path() -> Path:
-    return cache_folder() / f"{MODEL}-answers.jsonl"
+    return cache_folder() / f"{MODEL}-recording.jsonl"
 
 
 @dataclass
@@ -62,6 +62,7 @@ class Recording:
     max_tokens: int
     state: SamplingState
     cache: SequenceCache
+    model: Identity
     top_ids: list[list[int]] = field(default_factory=list)
     top_logprobs: list[list[float]] = field(default_factory=list)
 
@@ -84,6 +85,9 @@ class Recording:
         return {
             "id": self.id,
             "category": self.category,
+            "model": self.model.name,
+            "tokenizer": self.model.tokenizer_fingerprint,
+            "vocab_size": self.model.vocab_size,
             "temperature": self.temperature,
             "seed": self.seed,
             "prompt": self.prompt,
@@ -123,6 +127,7 @@ def recordings(model: LanguageModel, known: dict[Key, Line]) -> Iterator[Recordi
                 max_tokens=min(line.get("max_tokens", MAX_TOKENS), MAX_TOKENS),
                 state=SamplingState(params, seed, prompt, output, vocab_size=model.vocab_size),
                 cache=cache,
+                model=model.identity,
                 top_ids=begun.get("top_ids", []),
                 top_logprobs=begun.get("top_logprobs", []),
             )

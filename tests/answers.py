@@ -59,6 +59,7 @@ async def ask(
     draft_tokens: int = 0,
     stop: Sequence[str] = (),
     workload: str = "",
+    forget: bool = False,
     on_delta=None,
 ) -> Answer:
     answer = Answer()
@@ -68,7 +69,7 @@ async def ask(
         seed=seed,
         stop=stop,
         workload=workload,
-        draft=DraftPolicy(speculation, draft_tokens),
+        draft=DraftPolicy(speculation, draft_tokens, forget=forget),
     )
     async for event in client.generate(request):
         if isinstance(event, Started):

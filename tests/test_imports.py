@@ -20,6 +20,7 @@ ALLOWED_INSIDE_FUNCTIONS = {
     ("paceline/server.py", "uvloop"): "not on every platform",
     ("paceline/cli/bench.py", "importlib"): "only figures need the extra bench",
     ("paceline/cli/distill.py", "importlib"): "OpenMP as for doctor; figures as for bench",
+    ("paceline/cli/recycling_table.py", "importlib"): "only this command needs torch, --help not",
     ("paceline/cli/main.py", "importlib"): "a sub-command is loaded when it is invoked",
     ("paceline/cli/doctor.py", "importlib"): "OpenMP reads its settings as torch loads",
     ("paceline/model/load.py", "importlib"): "only a hub id needs the hub's client",

@@ -32,14 +32,14 @@ def command(
     ] = 40_000,
     as_json: flags.Json = False,
 ) -> None:
-    """Make a table of what a target tends to say after one token and after two.
+    """Make a table of what a target tends to say, for its first minutes.
 
-    A verifier drafts from what its target said lately, and in its first
-    minutes that is nothing. Such a table stands in for it; no answer changes.
-    It is made of the answers that `paceline distill` has left in its work
-    folder; the held-out ones are left out here, too.
+    It holds what may follow one token, and two. A verifier drafts from what
+    its target said lately, and in its first minutes that is nothing: the
+    table stands in for it. No answer changes. It is made of the answers that
+    `paceline distill` has left in its work folder, but for the held-out ones.
 
-    [bold]Example[/bold]
+    [bold]Examples[/bold]
 
       paceline distill --out draft --minutes 10
 
