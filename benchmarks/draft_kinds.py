@@ -3,8 +3,8 @@
     paceline distill --out draft --minutes 30     # its work folder has the answers
     python benchmarks/draft_kinds.py draft-work
 
-ends    the target's first and last layer, as `paceline distill` makes by default
-shared  the target's first four layers as they are, below two that learn (`--shared-layers 4`)
+ends    the target's first and last layer (`paceline distill --shared-layers 0`)
+shared  the target's first four layers as they are, below two that learn: the command's default
 hidden  one layer on the newest token's embedding and the target's last hidden state before it,
         which a verifier would have to send: about 1.2 kB per token
 

@@ -303,6 +303,7 @@ def test_the_command_makes_a_draft_model_and_says_what_it_reached(
     out = tmp_path / "draft"
     flags = [f"--out={out}", f"--target={target}", f"--prompts={chats}", "--answer-tokens=8"]
     flags += ["--steps=4", "--layers=1", "--draft-vocab=100", "--dtype=float32", "--threads=1"]
+    flags += ["--shared-layers=0"]
     done = paceline(*flags, "--json")
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
@@ -320,6 +321,7 @@ def test_a_target_that_is_not_there_or_too_little_to_learn_from_is_one_line(
     chats = tmp_path / "chats.jsonl"
     chats.write_text('{"messages": [{"role": "user", "content": "Hi."}]}\n')
     flags = ["--out", str(tmp_path / "draft"), "--prompts", str(chats), "--threads", "1"]
+    flags += ["--shared-layers", "1", "--layers", "1"]
     nowhere = paceline(*flags, "--target", "/nowhere")
     assert nowhere.exit_code == 1 and "not a folder" in nowhere.stderr
     few = paceline(*flags, "--target", str(target), "--answer-tokens", "4")

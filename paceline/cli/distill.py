@@ -77,7 +77,7 @@ def command(
             metavar="N",
             help="The target's first layers, below those: used as they are, not stored.",
         ),
-    ] = 0,
+    ] = 4,
     keep: Annotated[
         KeepChoice, typer.Option(help="Which learn: from both ends, or the first.")
     ] = KeepChoice.ENDS,
@@ -123,7 +123,7 @@ def command(
     """Make a draft model for a target from the target's own answers.
 
     The target answers questions, its own or yours; a student of a few of its
-    layers learns to say the same. Whatever the student says, answers do not
+    layers, upon its first ones, learns to say the same. Whatever the student says, answers do not
     change: the verifier decides every token. One answer in ten is never
     learnt from; acceptance is measured on these, from before the first step.
 
