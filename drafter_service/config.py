@@ -21,8 +21,9 @@ class DrafterSettings(ServiceSettings):
         "lookup", description="lookup, past_answers, model, or random (for load tests)"
     )
     model: str = Field(
-        "embedded",
-        description="draft model: embedded, a folder, a .gguf file or a hub id",
+        "embedded-draft",
+        description="draft model: embedded-draft, made for the embedded target; embedded, a "
+        "folder, a .gguf file or a hub id",
     )
     dtype: str = Field("bfloat16", description="number format of the draft model's weights")
     numerics: Literal["exact", "fast"] = Field(

@@ -77,7 +77,7 @@ def command(
             metavar="N",
             help="The target's first layers, below those: used as they are, not stored.",
         ),
-    ] = 0,
+    ] = 4,
     keep: Annotated[
         KeepChoice, typer.Option(help="Which learn: from both ends, or the first.")
     ] = KeepChoice.ENDS,
@@ -123,9 +123,10 @@ def command(
     """Make a draft model for a target from the target's own answers.
 
     The target answers questions, its own or yours; a student of a few of its
-    layers learns to say the same. Whatever the student says, answers do not
-    change: the verifier decides every token. One answer in ten is never
-    learnt from; acceptance is measured on these, from before the first step.
+    layers, upon its first ones, learns to say the same. Whatever the student
+    says, answers do not change: the verifier decides every token. One answer
+    in ten is never learnt from; acceptance is measured on these, from before
+    the first step.
 
     Interrupt it at any time: the same command goes on from the last
     checkpoint. Run again when it is done, it adds answers and trains anew;

@@ -61,7 +61,8 @@ def command(
         str | None,
         typer.Option(
             metavar="SOURCE",
-            help="Draft model of --drafter model. Unset: embedded.",
+            help="Draft model of --drafter model. Unset: embedded-draft, made for the embedded "
+            "target.",
             show_default=False,
         ),
     ] = None,

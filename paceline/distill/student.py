@@ -136,6 +136,8 @@ def save_student(
     config = student.model.config
     architecture = type(student.model).__name__
     document = config.to_dict() | {"architectures": [architecture], "dtype": str(dtype)[6:]}
+    # A path of this machine.
+    document.pop("_name_or_path", None)
     (folder / "config.json").write_text(json.dumps(document, indent=2, default=str))
     tensors = {
         name: parameter.detach().to("cpu", dtype).contiguous()

