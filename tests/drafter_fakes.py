@@ -56,11 +56,19 @@ class Served:
             yield verifier
 
     async def refusal(self, **request: Any) -> grpc.aio.AioRpcError:
-        """How the drafter ends a stream that begins with this."""
-        async with grpc.aio.insecure_channel(self.address) as channel:
-            verifier = Verifier(channel)
-            await verifier.send(**request)
-            return await verifier.error()
+        """How the drafter ends a stream that begins with this.
+
+        A write to a call that has ended makes grpc.aio forget its status and say INTERNAL: again.
+        """
+        for _ in range(20):
+            async with grpc.aio.insecure_channel(self.address) as channel:
+                verifier = Verifier(channel)
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    await verifier.send(**request)
+                error = await verifier.error()
+            if error.code() is not grpc.StatusCode.INTERNAL:
+                break
+        return error
 
     async def refusal_of_silence(self) -> grpc.aio.AioRpcError:
         async with grpc.aio.insecure_channel(self.address) as channel:

@@ -64,6 +64,8 @@ class Priors:
 
     def __init__(self) -> None:
         self._counts: OrderedDict[tuple[str, TokenSource], Counts] = OrderedDict()
+        # The source that proposed last, to whomever.
+        self.latest = TokenSource.UNSPECIFIED
 
     def counts(self, workload: str, source: TokenSource) -> Counts:
         """Shared by all sequences with this label; the label used longest ago is forgotten."""
@@ -84,10 +86,10 @@ class Acceptance:
         self._workload = workload
         self._own: dict[TokenSource, Counts] = {}
         # The source that proposed last: what a block still under way is likely to be.
-        self._latest = TokenSource.UNSPECIFIED
+        self._latest = priors.latest
 
     def learn(self, source: TokenSource, num_tested: int, num_accepted: int) -> None:
-        self._latest = source
+        self._latest = self._priors.latest = source
         self._own.setdefault(source, Counts(_FADE)).add(num_tested, num_accepted)
         self._priors.counts(self._workload, source).add(num_tested, num_accepted)
 

@@ -14,6 +14,7 @@ from verifier_service.ledger import DEFAULT_BUDGET_SHARE, DEFAULT_BUDGET_US, Led
 from verifier_service.pacing import Mode, Pacing, RoundCost
 from verifier_service.rule import Hand, Plan, Prospect, Wait, best_wait, plan_rows
 from verifier_service.step_time import StepShape, StepTime
+from verifier_service.verdict import Verdicts
 
 # Longest wait for a draft, whatever the rule says: a step must never hang on a peer.
 MAX_WAIT_US = 150_000.0
@@ -23,6 +24,8 @@ _STEPS_BETWEEN_PLAIN = 60
 # Drafters rest for some steps when their interference is known no better than this.
 _DRAFTING_ERROR = 0.06
 _STEPS_BETWEEN_QUIET = 300
+# Sooner when hardly anything is known of it.
+_DOUBTFUL_ERROR, _STEPS_IN_DOUBT = 0.3, 16
 _FIRST_QUIET = 8
 _QUIET_STEPS = 4
 # A probe verifies so many draft tokens, as if each were so likely to stand.
@@ -73,6 +76,7 @@ class Pacer:
     budget_share: float = DEFAULT_BUDGET_SHARE
     step_time: StepTime = field(default_factory=StepTime)
     priors: Priors = field(default_factory=Priors)
+    verdicts: Verdicts = field(default_factory=Verdicts)
 
     def __post_init__(self) -> None:
         self._arrival = Arrival()
@@ -87,6 +91,7 @@ class Pacer:
             workload,
             Ledger(self.budget_us, self.budget_share),
             self._arrival.copy(),
+            self.verdicts.of(workload),
         )
 
     @property
@@ -201,9 +206,9 @@ class Pacer:
             self._since_quiet = 0
             return
         self._since_quiet += 1
-        if (
-            self._since_quiet >= _STEPS_BETWEEN_QUIET
-            and self.step_time.drafting_error > _DRAFTING_ERROR
+        error = self.step_time.drafting_error
+        if (self._since_quiet >= _STEPS_BETWEEN_QUIET and error > _DRAFTING_ERROR) or (
+            self._since_quiet >= _STEPS_IN_DOUBT and error > _DOUBTFUL_ERROR
         ):
             self._quiet_left = _QUIET_STEPS
             self._since_quiet = 0

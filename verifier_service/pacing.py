@@ -12,6 +12,7 @@ from paceline.rounds import PlainReason, TokenSource
 from verifier_service.acceptance import Acceptance, Priors
 from verifier_service.arrival import Arrival
 from verifier_service.ledger import Ledger
+from verifier_service.verdict import Verdict
 
 _DWELL_US = 1_000_000.0
 # A probe: rounds at most, and what it may lose, in plain steps.
@@ -26,6 +27,8 @@ _LEAST_GAIN = 0.005
 # A prospect must exceed the one that speculation was given up with by so much.
 _BETTER = 1.5
 _GAIN_RATE = 0.03
+# A gain worth telling others of, in plain steps.
+_TOLD_GAIN = 2.0
 
 
 class Mode(Enum):
@@ -66,6 +69,7 @@ class Pacing:
     workload: str = ""
     ledger: Ledger = field(default_factory=Ledger)
     arrival: Arrival = field(default_factory=Arrival)
+    verdict: Verdict = field(default_factory=Verdict)
     mode: Mode = Mode.ON
     # Why it is off.
     reason: PlainReason = PlainReason.UNSPECIFIED
@@ -83,6 +87,12 @@ class Pacing:
         # What the present probe has gained.
         self._account_us = 0.0
         self._probe_loss_us = 0.0
+        # Gained since others were told.
+        self._untold_us = 0.0
+        if self.verdict.is_off:
+            self.mode, self.reason = Mode.OFF, self.verdict.reason
+            # The first prospect that it sees is what a better one must exceed.
+            self._prospect_us = float("inf")
 
     @property
     def drafts(self) -> bool:
@@ -124,6 +134,10 @@ class Pacing:
             self._account_us -= lost_us
         elif self.mode is Mode.ON and self.gain_us is not None:
             self.gain_us += _GAIN_RATE * (gained_us - self.gain_us)
+            self._untold_us = max(self._untold_us - lost_us, 0.0)
+            if self._untold_us > _TOLD_GAIN * cost.plain_us:
+                self._untold_us = 0.0
+                self.verdict.gained()
 
     def overheard(self, source: TokenSource, num_tested: int, num_right: int) -> None:
         """Draft tokens came too late, and so many of them would have stood: evidence for free."""
@@ -144,8 +158,10 @@ class Pacing:
                 self._switch(Mode.OFF, now_us, PlainReason.NOT_WORTH, prospect_us)
         elif self.mode is Mode.OFF:
             self._prospect_us = min(self._prospect_us, max(prospect_us, least_us))
-            if now_us >= self._probe_at_us:
+            if now_us >= self._next_probe_us:
                 self.mode = Mode.PROBE
+                # One at a time, for all.
+                self.verdict.probe_at_us = now_us + self._probe_after_us
                 self.acceptance.loosen()
                 self._probe_left = _PROBE_ROUNDS
                 self._account_us = 0.0
@@ -161,13 +177,20 @@ class Pacing:
         elif may_switch and self._has_proven(plain_us):
             self._probe_after_us = _PROBE_AFTER_US
             self.ledger.trust()
+            self.verdict.gained()
             self._switch(Mode.ON, now_us, PlainReason.UNSPECIFIED, prospect_us)
             self.gain_us = max(self._account_us / _PROBE_ROUNDS, 2 * least_us)
         elif self._probe_left <= 0 or self._account_us < -self._probe_loss_us:
             self.mode = Mode.OFF
             cost_us = max(-self._account_us, 0.0)
             self._probe_at_us = now_us + max(self._probe_after_us, cost_us / _PROBE_SHARE)
+            self.verdict.gave_up(self.reason, self._probe_at_us)
             self._probe_after_us = min(2 * self._probe_after_us, _PROBE_LIMIT_US)
+
+    @property
+    def _next_probe_us(self) -> float:
+        shared_us = self.verdict.probe_at_us if self.verdict.is_off else 0.0
+        return max(self._probe_at_us, shared_us)
 
     def _has_proven(self, plain_us: float) -> bool:
         """The probe gained a step, or something by its end."""
@@ -178,4 +201,6 @@ class Pacing:
         self._switched_us = now_us
         self._prospect_us = prospect_us
         self._probe_at_us = now_us + self._probe_after_us
+        if mode is Mode.OFF:
+            self.verdict.gave_up(reason, self._probe_at_us)
         self.num_switches += 1

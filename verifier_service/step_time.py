@@ -38,6 +38,8 @@ _NOISE, _MIN_NOISE, _MAX_NOISE = 0.05, 0.01, 0.3
 _CLIP = 3.0
 # The machine has changed pace when this many steps in a row are off by this share.
 _CHANGE_STEPS, _CHANGE_SHARE = 5, 0.15
+# Beside a drafter, that adds so much to the standard deviations of the coefficients.
+_DOUBT = (0.5, 0.05, 0.05, 0.1, 0.1, 1.0)
 
 
 class StepTime:
@@ -68,8 +70,10 @@ class StepTime:
         spread2 = _dot(gains, x)
         value = time_us / self._unit_us
         predicted = _dot(self._theta, x)
-        self._watch_pace(value, predicted, spread2)
+        self._watch_pace(value, predicted, spread2, drafting=shape.drafting)
         predicted = _dot(self._theta, x)
+        gains = [_dot(row, x) for row in self._cov]
+        spread2 = _dot(gains, x)
         total2 = spread2 + self._noise2
         bound = _CLIP * math.sqrt(total2)
         residual = min(max(value - predicted, -bound), bound)
@@ -80,7 +84,8 @@ class StepTime:
             self._theta[i] += gains[i] / total2 * residual
             for j in range(_SIZE):
                 self._cov[i][j] -= gains[i] * gains[j] / total2
-            self._cov[i][i] = min(self._cov[i][i] + _DRIFT[i] ** 2, _PRIOR[i] ** 2)
+            if self._cov[i][i] < _PRIOR[i] ** 2:
+                self._cov[i][i] += _DRIFT[i] ** 2
 
     def predict(self, shape: StepShape) -> float:
         """Time of such a step; 0 before the first one."""
@@ -111,8 +116,14 @@ class StepTime:
         spread = math.sqrt(max(_dot([_dot(row, x) for row in self._cov], x), 0.0))
         return spread * self._unit_us / self.predict(shape)
 
-    def _watch_pace(self, value: float, predicted: float, spread2: float) -> None:
-        """Rescale everything when the whole machine has become slower or faster."""
+    def _watch_pace(
+        self, value: float, predicted: float, spread2: float, *, drafting: bool
+    ) -> None:
+        """Rescale everything when the whole machine has become slower or faster.
+
+        A drafter that has become dear looks the same: beside one all is open again, until steps
+        without it tell.
+        """
         if predicted <= 0.0 or spread2 > self._noise2:
             return
         self._ratios.append(value / predicted)
@@ -120,9 +131,13 @@ class StepTime:
         if len(ratios) < _CHANGE_STEPS:
             return
         if ratios[1] > 1 + _CHANGE_SHARE or ratios[-2] < 1 - _CHANGE_SHARE:
+            self._ratios.clear()
+            if drafting:
+                for i in range(_SIZE):
+                    self._cov[i][i] += _DOUBT[i] ** 2
+                return
             middle = ratios[len(ratios) // 2]
             self._theta = [value * middle for value in self._theta]
-            self._ratios.clear()
 
 
 def _features(shape: StepShape) -> tuple[float, ...]:

@@ -20,7 +20,8 @@ from verifier_service.step_time import StepShape
 
 # A request with a fixed draft length is for measurements: it waits for its draft.
 _FIXED_WAIT_US = 250_000.0
-# Draft tokens beside the last piece of a prompt: they delay the first token by a few per cent.
+# Draft tokens beside the last pieces of prompts, shared by all that are read at the moment (but one
+# each): they delay first tokens by a few per cent.
 _FIRST_DRAFT = 4
 
 
@@ -98,7 +99,9 @@ def take_turns(
     }
     bare = share_rows([Want(sequence.num_pending, 0) for sequence in ready], **limits)
     plain = _plain_shape(ready, [share.num_tokens for share in bare], running)
-    views = [_view(sequence, now_ns) for sequence in ready]
+    num_reading = sum(sequence.prefill is None for sequence in ready)
+    first_draft = max(_FIRST_DRAFT // max(num_reading, 1), 1)
+    views = [_view(sequence, now_ns, first_draft) for sequence in ready]
     plan = pacer.plan(views, plain, max(settings.step_rows - plain.rows, 0))
     wants = [
         Want(sequence.num_pending, count)
@@ -144,7 +147,7 @@ def _draft(sequence: VerifierSequence, count: int) -> Draft:
     return Draft(tree.token_ids, tree.sources, tree.parents, draft_us)
 
 
-def _view(sequence: VerifierSequence, now_ns: int) -> View:
+def _view(sequence: VerifierSequence, now_ns: int, first_draft: int) -> View:
     """Never expects a draft for the first token: that one is not to wait. Nor does it expect one
     where the sequence's own sources promise more than the drafter's first token."""
     ready = len(sequence.mailbox)
@@ -153,7 +156,7 @@ def _view(sequence: VerifierSequence, now_ns: int) -> View:
     if sequence.sources is not None:
         limit = sequence.tree_limit
         if sequence.prefill is None and not fixed:
-            limit = min(limit, _FIRST_DRAFT)
+            limit = min(limit, first_draft)
         tree = _tree(sequence, sequence.sources, limit)
         survival = sorted(tree.probabilities, reverse=True)
         is_content = tree.expected > sequence.pacing.acceptance.survival(1)[0]
