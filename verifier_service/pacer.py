@@ -54,6 +54,8 @@ class View:
     survival: Sequence[float] | None = None
     # Its drafter drafts for it: it may win back what the rows of others cost it.
     is_drafting: bool = True
+    # Its prompt is still being read: the rows of others would only delay its first token.
+    is_reading: bool = False
 
     @property
     def num_drafted(self) -> int:
@@ -64,8 +66,8 @@ class View:
 
     @property
     def is_harmed(self) -> bool:
-        """It has lost its budget to others and can win nothing back."""
-        return self.pacing.ledger.is_harmed and not self.is_drafting
+        """It has nothing left to lose to others, and can win nothing back."""
+        return self.is_reading or (self.pacing.ledger.is_harmed and not self.is_drafting)
 
 
 @dataclass

@@ -23,7 +23,7 @@ _MAX_MOMENTS = 4
 class Hand:
     """One sequence's draft tokens at hand: P(it and all before it stand), descending.
 
-    `is_harmed`: it has lost its budget; others must not slow it.
+    `is_harmed`: others must not slow it.
     """
 
     survival: Sequence[float] = ()
@@ -89,7 +89,7 @@ def plan_rows(
 def _slows_the_harmed(
     hands: Sequence[Hand], gains: Sequence[float], plain_us: float, time_us: float
 ) -> bool:
-    """Whether a sequence that has no time left to lose would lose some."""
+    """Whether a sequence that has no time to lose would lose some."""
     if time_us <= plain_us * (1 + _BYSTANDER_SHARE):
         return False
     return any(

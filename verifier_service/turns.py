@@ -176,6 +176,7 @@ def _view(sequence: VerifierSequence, now_ns: int, first_draft: int) -> View:
         since_us=sequence.clock.since_us(ready, now_ns),
         is_drafting=sequence.link is not None and sequence.clock.credit > 0,
         fixed=fixed,
+        is_reading=sequence.prefill is None,
     )
 
 
