@@ -94,6 +94,6 @@ def _tail(log: IO[str] | None) -> str:
 
 @contextlib.contextmanager
 def service(*command: str) -> Iterator[str]:
-    """As `launched`; the address alone."""
-    with launched(*command) as process:
+    """As `launched`, silent; the address alone."""
+    with launched(*command, silent=True) as process:
         yield process.address

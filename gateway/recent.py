@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from paceline.events import Finished
 from paceline.rounds import PrefillReport, RoundReport
 
-# Of all answers together: some 10 MB.
-MAX_ROUNDS = 20_000
+# Of all answers together: some 2 MB.
+MAX_ROUNDS = 5_000
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from paceline.rounds import PlainReason
 
 _MAX_LABELS = 64
 # Sequences in a row, more that gave up than that gained, before others begin without a drafter.
-_GAVE_UP = 2
+_GAVE_UP = 3
 
 
 @dataclass
