@@ -70,6 +70,16 @@ def test_a_probe_that_loses_keeps_all_waiting():
     assert other.mode is Mode.OFF
 
 
+def test_another_drafter_gets_a_chance_of_its_own():
+    pacer = Pacer()
+    after_three_that_gave_up(pacer)
+    for number in range(40):
+        pacer.step_time.add(StepShape(1, 100, 1, number % 2 == 0), STEP_US * (1 + number % 2))
+    pacer.new_drafter()
+    assert pacer.pacing("chat").mode is Mode.ON
+    assert pacer.step_time.drafting_us == 0.0
+
+
 def test_labels_of_clients_do_not_pile_up():
     verdicts = Verdicts()
     first = verdicts.of("0")

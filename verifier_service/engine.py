@@ -98,7 +98,7 @@ class Engine:
         self._inbox.tell(add)
 
     def link_up(self, link: int, max_context: int, max_draft_tokens: int) -> None:
-        self._inbox.tell(lambda: self._runner.links.up(link, max_context, max_draft_tokens))
+        self._inbox.tell(lambda: self._runner.gain_link(link, max_context, max_draft_tokens))
 
     def link_down(self, link: int) -> None:
         self._inbox.tell(lambda: self._runner.lose_link(link))

@@ -81,10 +81,16 @@ class Pacer:
     verdicts: Verdicts = field(default_factory=Verdicts)
 
     def __post_init__(self) -> None:
-        self._arrival = Arrival()
         self._since_plain = 0
-        self._since_quiet = _STEPS_BETWEEN_QUIET - _FIRST_QUIET
         self._quiet_left = 0
+        self.new_drafter()
+
+    def new_drafter(self) -> None:
+        """A drafter has come: its pace, its cost and what it is worth are open."""
+        self._arrival = Arrival()
+        self._since_quiet = _STEPS_BETWEEN_QUIET - _FIRST_QUIET
+        self.verdicts.clear()
+        self.step_time.forget_drafting()
 
     def pacing(self, workload: str) -> Pacing:
         """For a new sequence; it begins with what others have learned."""

@@ -96,6 +96,10 @@ class StepRunner:
         for sequence in self.places.all:
             self._fail(sequence, kind, message)
 
+    def gain_link(self, link: int, max_context: int, max_draft_tokens: int) -> None:
+        self.links.up(link, max_context, max_draft_tokens)
+        self._pacer.new_drafter()
+
     def lose_link(self, link: int) -> None:
         for sequence in self.links.down(link):
             sequence.mailbox.restart()

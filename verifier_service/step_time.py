@@ -108,6 +108,13 @@ class StepTime:
         """Standard error of `drafting_us`, as a share of a plain step; 1 before the first step."""
         return math.sqrt(max(self._cov[5][5], 0.0)) if self.is_known else 1.0
 
+    def forget_drafting(self) -> None:
+        """Another drafter has come: what the last one cost says nothing of it."""
+        self._theta[5] = 0.0
+        for i in range(_SIZE):
+            self._cov[i][5] = self._cov[5][i] = 0.0
+        self._cov[5][5] = _PRIOR[5] ** 2
+
     def relative_error(self, shape: StepShape) -> float:
         """Standard error of `predict`, as a share of it; 1 before the first step."""
         if not self.is_known:

@@ -44,6 +44,10 @@ class Verdicts:
     def __init__(self) -> None:
         self._verdicts: OrderedDict[str, Verdict] = OrderedDict()
 
+    def clear(self) -> None:
+        """For those that begin from now on."""
+        self._verdicts.clear()
+
     def of(self, workload: str) -> Verdict:
         verdict = self._verdicts.setdefault(workload, Verdict())
         self._verdicts.move_to_end(workload)
