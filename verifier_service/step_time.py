@@ -70,10 +70,11 @@ class StepTime:
         spread2 = _dot(gains, x)
         value = time_us / self._unit_us
         predicted = _dot(self._theta, x)
-        self._watch_pace(value, predicted, spread2, drafting=shape.drafting)
-        predicted = _dot(self._theta, x)
-        gains = [_dot(row, x) for row in self._cov]
-        spread2 = _dot(gains, x)
+        if self._has_changed(value, predicted, spread2):
+            self._adapt(drafting=shape.drafting)
+            predicted = _dot(self._theta, x)
+            gains = [_dot(row, x) for row in self._cov]
+            spread2 = _dot(gains, x)
         total2 = spread2 + self._noise2
         bound = _CLIP * math.sqrt(total2)
         residual = min(max(value - predicted, -bound), bound)
@@ -123,28 +124,29 @@ class StepTime:
         spread = math.sqrt(max(_dot([_dot(row, x) for row in self._cov], x), 0.0))
         return spread * self._unit_us / self.predict(shape)
 
-    def _watch_pace(
-        self, value: float, predicted: float, spread2: float, *, drafting: bool
-    ) -> None:
-        """Rescale everything when the whole machine has become slower or faster.
+    def _has_changed(self, value: float, predicted: float, spread2: float) -> bool:
+        """Whether several steps in a row were off, where the fit was sure of itself."""
+        if predicted <= 0.0 or spread2 > self._noise2:
+            return False
+        self._ratios.append(value / predicted)
+        ratios = sorted(self._ratios)
+        if len(ratios) < _CHANGE_STEPS:
+            return False
+        return ratios[1] > 1 + _CHANGE_SHARE or ratios[-2] < 1 - _CHANGE_SHARE
+
+    def _adapt(self, *, drafting: bool) -> None:
+        """Rescale everything: the whole machine has become slower or faster.
 
         A drafter that has become dear looks the same: beside one all is open again, until steps
         without it tell.
         """
-        if predicted <= 0.0 or spread2 > self._noise2:
-            return
-        self._ratios.append(value / predicted)
-        ratios = sorted(self._ratios)
-        if len(ratios) < _CHANGE_STEPS:
-            return
-        if ratios[1] > 1 + _CHANGE_SHARE or ratios[-2] < 1 - _CHANGE_SHARE:
-            self._ratios.clear()
-            if drafting:
-                for i in range(_SIZE):
-                    self._cov[i][i] += _DOUBT[i] ** 2
-                return
-            middle = ratios[len(ratios) // 2]
+        middle = sorted(self._ratios)[len(self._ratios) // 2]
+        self._ratios.clear()
+        if not drafting:
             self._theta = [value * middle for value in self._theta]
+            return
+        for i in range(_SIZE):
+            self._cov[i][i] += _DOUBT[i] ** 2
 
 
 def _features(shape: StepShape) -> tuple[float, ...]:

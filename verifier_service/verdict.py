@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from paceline.rounds import PlainReason
 
 _MAX_LABELS = 64
-# Sequences in a row, more that gave up than that gained, before others begin without a drafter.
+# Given up so many more times than gained, lost probes included, others begin without a drafter.
 _GAVE_UP = 3
 
 
@@ -34,7 +34,8 @@ class Verdict:
         self._num_gave_up = min(self._num_gave_up + 1, _GAVE_UP)
 
     def gained(self) -> None:
-        """A sequence has gained something worth the name."""
+        """A sequence has gained something worth the name: the next may probe at once."""
+        self.probe_at_us = 0.0
         self._num_gave_up = max(self._num_gave_up - 1, 0)
 
 
