@@ -94,7 +94,7 @@ bench-telemetry: install ## What telemetry costs: CPU time of a round, real serv
 	@$(BIN)/python benchmarks/telemetry.py
 
 bench-gateway: install ## What a gateway adds to a target that costs nothing; the last line is JSON
-	@$(BIN)/python benchmarks/gateway.py
+	@$(BIN)/python benchmarks/gateway_cost.py
 
 bench-lookahead: install ## What lookahead gives on the real model, text compared; last line JSON
 	@PYTHONPATH="$(CURDIR)" $(BIN)/python benchmarks/lookahead.py
