@@ -18,7 +18,10 @@ from typing import Any
 import torch
 import torch._inductor.config
 from torch import Tensor, nn
+from torch._guards import TracingContext, tracing
 from torch._inductor.compile_fx import compile_fx_inner
+from torch._inductor.cpp_builder import get_cpp_compiler
+from torch._inductor.cpu_vec_isa import pick_vec_isa, supported_vec_isa_list, x86_isa_checker
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -47,13 +50,14 @@ def compile_layers(model: nn.Module, run: Callable[[], object], folder: Path) ->
         calls = _recorded_calls(layers, run)
         graphs: dict[object, Any] = {}
         forwards = []
-        for layer, (args, kwargs) in zip(layers, calls, strict=True):
-            kind = _kind(layer)
-            if kind not in graphs:
-                if len(graphs) == 4:
-                    raise ValueError("the layers are of more than 4 kinds")
-                graphs[kind] = _compile(layer, args, kwargs)
-            forwards.append(_forward(graphs[kind], layer))
+        with _instructions_tried(folder):
+            for layer, (args, kwargs) in zip(layers, calls, strict=True):
+                kind = _kind(layer)
+                if kind not in graphs:
+                    if len(graphs) == 4:
+                        raise ValueError("the layers are of more than 4 kinds")
+                    graphs[kind] = _compile(layer, args, kwargs)
+                forwards.append(_forward(graphs[kind], layer))
     except Exception as error:
         # Whatever a compiler may raise: the model runs without it.
         log.warning("decoder layers are not compiled (%s: %s)", type(error).__name__, error)
@@ -174,10 +178,31 @@ def _compile(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
     inputs = [fake(t.clone(), may_vary=True) for t in given]
     inputs += [fake(t, may_vary=False) for t in _tensors(layer)]
+
     # Its checks of sizes and strides take as long as the graph's own work on one row.
-    with torch.no_grad(), torch._inductor.config.patch(size_asserts=False, alignment_asserts=False):
+    unchecked = torch._inductor.config.patch(size_asserts=False, alignment_asserts=False)
+    # Without a tracing context Inductor generates the same code anew at every start.
+    with torch.no_grad(), unchecked, tracing(TracingContext(mode)):
         graph = make_fx(traced, decomposition_table=select_decomp_table())(*inputs)
         return compile_fx_inner(graph, inputs, is_inference=True)
+
+
+@contextlib.contextmanager
+def _instructions_tried(folder: Path) -> Iterator[None]:
+    """Keeps in `folder` what Inductor would find again by ten processes at every start: that the
+    compiler builds for all that the processor has."""
+    file = folder / "instructions"
+    flags = x86_isa_checker()
+    best = (str(isa) for isa in supported_vec_isa_list if {*str(isa).split()} <= {*flags})
+    wanted = f"{get_cpp_compiler()}: {next(best, None)}"
+    if file.exists() and file.read_text() == wanted:
+        with torch._inductor.config.patch({"cpp.vec_isa_ok": True}):
+            yield
+        return
+    yield
+    if wanted == f"{get_cpp_compiler()}: {pick_vec_isa()}":
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(wanted)
 
 
 def _filled_mapping(kwargs: Mapping[str, Any], tensors: Iterable[Tensor]) -> dict[str, Any]:
