@@ -2,6 +2,7 @@
 
 import pytest
 import torch._inductor.config
+
 from paceline.model import compiled
 
 
