@@ -3,14 +3,44 @@
 Bounded by answers and by rounds. Holds numbers, never text. Knows no spans and no messages.
 """
 
+from array import array
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Any
 
 from paceline.events import Finished
-from paceline.rounds import PrefillReport, RoundReport
+from paceline.rounds import PlainReason, PrefillReport, RoundReport, TokenSource
 
-# Of all answers together: some 2 MB.
+# Of all answers together: some 600 kB.
 MAX_ROUNDS = 5_000
+
+_NAMES = tuple(field.name for field in fields(RoundReport))
+_values = attrgetter(*_NAMES)
+
+
+class Rounds:
+    """Reports as bare numbers: a third of what the objects take."""
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self) -> None:
+        self._numbers = array("q")
+
+    def append(self, report: RoundReport) -> None:
+        self._numbers.extend(_values(report))
+
+    def __len__(self) -> int:
+        return len(self._numbers) // len(_NAMES)
+
+    def __iter__(self) -> Iterator[RoundReport]:
+        for start in range(0, len(self._numbers), len(_NAMES)):
+            numbers = self._numbers[start : start + len(_NAMES)]
+            kept: dict[str, Any] = dict(zip(_NAMES, numbers, strict=True))
+            kept["source"] = TokenSource(kept["source"])
+            kept["plain_reason"] = PlainReason(kept["plain_reason"])
+            yield RoundReport(**kept)
 
 
 @dataclass(slots=True)
@@ -23,7 +53,7 @@ class AnswerRecord:
     trace_id: str = ""
     start_unix_nanos: int = 0
     prefill: PrefillReport | None = None
-    rounds: list[RoundReport] = field(default_factory=list)
+    rounds: Rounds = field(default_factory=Rounds)
     finished: Finished | None = None
     error_type: str = ""
     # Whose it is: no other tenant gets it.

@@ -123,3 +123,13 @@ def test_no_more_answers_and_rounds_are_remembered_than_there_is_room_for(monkey
     # One that was forgotten while it ran takes no room.
     recent.add_round(records[0], reports(1)[0])
     assert len(records[0].rounds) == 3
+
+
+def test_a_remembered_round_is_the_round_that_was():
+    recent, record = RecentAnswers(1), AnswerRecord("a")
+    recent.begin(record)
+    told = [*reports(30), RoundReport(31, ledger_us=-7, start_unix_nanos=2**60, wait_us=2**40)]
+    for report in told:
+        recent.add_round(record, report)
+    assert [*record.rounds] == told
+    assert all(isinstance(kept.source, TokenSource) for kept in record.rounds)
