@@ -12,8 +12,8 @@ PACKAGES := paceline drafter_service verifier_service gateway
 PROTOS := $(sort $(wildcard protos/paceline/v1/*.proto))
 
 .PHONY: help install demo test test-slow test-faults test-observability test-gpu screenshots dashboards \
-	redis prometheus chromium check bench-exact bench-engine bench-drafters bench-lookahead bench-telemetry \
-	sim-pacing bench-pacing bench-gateway proto up down clean
+	redis prometheus chromium check bench-exact bench-engine bench-profile \
+	bench-drafters bench-lookahead bench-telemetry sim-pacing bench-pacing bench-sweep bench-gateway proto up down clean
 
 help: ## What there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -84,8 +84,14 @@ sim-pacing: install ## Pacing under a virtual clock: regret, never slower; a PNG
 bench-pacing: install ## Never slower, on real services against plain decoding; the last line is JSON
 	@$(BIN)/python benchmarks/pacing.py
 
+bench-sweep: install ## Pacing against fixed draft lengths, by category and load; last line JSON
+	@$(BIN)/python benchmarks/pacing_sweep.py
+
 bench-engine: install ## The engine against transformers, batches, prefixes; the last line is JSON
 	@$(BIN)/python benchmarks/engine.py
+
+bench-profile: install ## Where a step's time goes; the last line is JSON
+	@$(BIN)/python benchmarks/step_profile.py
 
 bench-drafters: install ## Which draft tokens pay, on recorded answers; the last line is JSON
 	@PYTHONPATH="$(CURDIR)" $(BIN)/python benchmarks/drafters.py

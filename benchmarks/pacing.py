@@ -255,7 +255,7 @@ async def main(arguments: Sequence[str] | None = None) -> None:
         "--rounds", type=int, default=10, help="of each policy per case, if time allows"
     )
     parser.add_argument("--seconds", type=float, default=32.0, help="for a case; two rounds always")
-    parser.add_argument("--tokens", type=int, default=64, help="tokens of an answer")
+    parser.add_argument("--tokens", type=int, default=40, help="tokens of an answer")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--model", default="embedded", help="target, and draft model of one case")
     options = parser.parse_args(arguments)

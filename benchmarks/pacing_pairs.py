@@ -6,6 +6,7 @@ Knows no service and no scenario. Times in seconds; the first policy is what oth
 import asyncio
 import contextlib
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -50,7 +51,8 @@ class Runs:
 
 @dataclass(frozen=True)
 class Ratios:
-    """Of medians and 95th percentiles. speed: above 1 is faster; the others: below 1 is."""
+    """speed: the median of what each round gave, above 1 is faster. The others: of medians and 95th
+    percentiles, below 1 is faster."""
 
     speed: float
     p95: float
@@ -97,19 +99,18 @@ async def ask(
     )
 
 
-async def compare(
+async def in_turns(
     client: GatewayClient,
-    prompt: str,
+    prompts: Sequence[str],
     policies: Sequence[DraftPolicy],
     *,
-    at_once: int,
     max_tokens: int,
     rounds: int,
-    seconds: float,
     workload: str,
-    progress: Callable[[str], None],
-) -> list[Ratios]:
-    """The policies in turns, each first as often as the others; ratios of all after the first.
+    seconds: float = math.inf,
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[Runs]:
+    """All prompts at once under each policy in turn, each policy first as often as the others.
 
     As many rounds as are wanted and fit the time, but at least two.
     """
@@ -124,21 +125,52 @@ async def compare(
         for policy, kept in pairs[turn:] + pairs[:turn]:
             start_s = time.perf_counter()
             answers = await asyncio.gather(
-                *(ask(client, prompt, max_tokens, policy, workload) for _ in range(at_once))
+                *(ask(client, prompt, max_tokens, policy, workload) for prompt in prompts)
             )
             num_tokens = sum(answer.num_tokens for answer in answers)
             kept.tokens_per_s.append(num_tokens / (time.perf_counter() - start_s))
             kept.answers += answers
         latest = ", ".join(f"{kept.tokens_per_s[-1]:.1f}" for kept in runs)
         progress(f"round {number + 1} of {rounds}: {latest} tokens/s")
+    return runs
+
+
+async def compare(
+    client: GatewayClient,
+    prompt: str,
+    policies: Sequence[DraftPolicy],
+    *,
+    at_once: int,
+    max_tokens: int,
+    rounds: int,
+    seconds: float,
+    workload: str,
+    progress: Callable[[str], None],
+) -> list[Ratios]:
+    """`in_turns` with one prompt; ratios of all policies after the first."""
+    runs = await in_turns(
+        client,
+        [prompt] * at_once,
+        policies,
+        max_tokens=max_tokens,
+        rounds=rounds,
+        workload=workload,
+        seconds=seconds,
+        progress=progress,
+    )
     return [ratios(runs[0], other) for other in runs[1:]]
+
+
+def speed(ours: Runs, others: Runs) -> float:
+    """The median ratio of a turn: the machine's own pace drifts by more than what is looked for."""
+    turns = zip(ours.tokens_per_s, others.tokens_per_s, strict=True)
+    return statistics.median(mine / theirs for mine, theirs in turns)
 
 
 def ratios(plain: Runs, ours: Runs) -> Ratios:
     drafted = [a.first_tokens > 1 for a in ours.answers if a.was_drafted]
-    plain_tokens_per_s = statistics.median(plain.tokens_per_s)
     return Ratios(
-        speed=statistics.median(ours.tokens_per_s) / plain_tokens_per_s,
+        speed=speed(ours, plain),
         p95=_ratio(plain, ours, 0.95, lambda answer: answer.per_token_s),
         first_p50=_ratio(plain, ours, 0.5, lambda answer: answer.first_s),
         first_p95=_ratio(plain, ours, 0.95, lambda answer: answer.first_s),
@@ -146,7 +178,7 @@ def ratios(plain: Runs, ours: Runs) -> Ratios:
         first_long_if_drafted=statistics.fmean(drafted) if drafted else None,
         accepted=sum(a.num_accepted for a in ours.answers)
         / sum(a.num_tokens for a in ours.answers),
-        plain_tokens_per_s=plain_tokens_per_s,
+        plain_tokens_per_s=statistics.median(plain.tokens_per_s),
     )
 
 

@@ -80,6 +80,29 @@ def test_another_drafter_gets_a_chance_of_its_own():
     assert pacer.step_time.drafting_us == 0.0
 
 
+def test_a_drafter_on_the_same_cores_is_found_out_by_the_first_step_beside_it():
+    pacer = Pacer()
+    shape = StepShape(1, 100, 1, False)
+    for _ in range(20):
+        pacer.measured(shape, shape, STEP_US, prefill=False)
+    pacer.new_drafter()
+    beside = shape._replace(drafting=True)
+    pacer.measured(beside, beside, 4 * STEP_US, prefill=False)
+    assert pacer.step_time.drafting_us > STEP_US
+    assert pacer.step_time.predict(shape) == pytest.approx(STEP_US, rel=0.1)
+
+
+def test_a_drafter_rests_until_the_pace_of_plain_decoding_is_known():
+    pacer = Pacer()
+    pacer.new_drafter()
+    shape = StepShape(1, 100, 1, False)
+    credits = []
+    for _ in range(6):
+        credits.append(pacer.credit(pacer.pacing(""), 8, 0.0) > 0)
+        pacer.measured(shape, shape, STEP_US, prefill=False)
+    assert credits == [False] * 4 + [True] * 2
+
+
 def test_labels_of_clients_do_not_pile_up():
     verdicts = Verdicts()
     first = verdicts.of("0")

@@ -82,12 +82,17 @@ class Pacer:
 
     def __post_init__(self) -> None:
         self._since_plain = 0
-        self._quiet_left = 0
         self.new_drafter()
+        # Nobody has come yet.
+        self._quiet_left = 0
 
     def new_drafter(self) -> None:
-        """A drafter has come: its pace, its cost and what it is worth are open."""
+        """A drafter has come: its pace, its cost and what it is worth are open.
+
+        It rests until the pace of plain decoding is known: nothing else tells what it costs.
+        """
         self._arrival = Arrival()
+        self._quiet_left = 0 if self.step_time.is_known else _QUIET_STEPS
         self._since_quiet = _STEPS_BETWEEN_QUIET - _FIRST_QUIET
         self.verdicts.clear()
         self.step_time.forget_drafting()

@@ -20,8 +20,8 @@ _PROBE_ROUNDS = 6
 _PROBE_LOSS = 0.25
 # From one probe to the next; doubled after each that failed.
 _PROBE_AFTER_US, _PROBE_LIMIT_US = 1_000_000.0, 2_000_000.0
-# Probes may cost this share of the time, so dear ones are rarer.
-_PROBE_SHARE = 0.004
+# Probes may cost this share of the time, so dear ones are rarer; the first one that one.
+_PROBE_SHARE, _FIRST_PROBE_SHARE = 0.004, 0.02
 # Speculation that gains less than this share of a step is not worth a drafter's time.
 _LEAST_GAIN = 0.005
 # A prospect must exceed the one that speculation was given up with by so much.
@@ -152,10 +152,11 @@ class Pacing:
             self.gain_us = max(min(0.3 * plain_us, prospect_us), 2 * least_us)
         may_switch = now_us - self._switched_us >= _DWELL_US
         if self.mode is Mode.ON:
+            probe_us = _PROBE_ROUNDS * drafting_us / _FIRST_PROBE_SHARE
             if may_switch and self.ledger.is_spent:
-                self._switch(Mode.OFF, now_us, PlainReason.BUDGET, prospect_us)
+                self._switch(Mode.OFF, now_us, PlainReason.BUDGET, prospect_us, probe_us)
             elif may_switch and self.gain_us < least_us:
-                self._switch(Mode.OFF, now_us, PlainReason.NOT_WORTH, prospect_us)
+                self._switch(Mode.OFF, now_us, PlainReason.NOT_WORTH, prospect_us, probe_us)
         elif self.mode is Mode.OFF:
             self._prospect_us = min(self._prospect_us, max(prospect_us, least_us))
             if now_us >= self._next_probe_us:
@@ -196,11 +197,18 @@ class Pacing:
         """The probe gained a step, or something by its end."""
         return self._account_us > (plain_us if self._probe_left > 0 else 0.0)
 
-    def _switch(self, mode: Mode, now_us: float, reason: PlainReason, prospect_us: float) -> None:
+    def _switch(
+        self,
+        mode: Mode,
+        now_us: float,
+        reason: PlainReason,
+        prospect_us: float,
+        probe_after_us: float = 0.0,
+    ) -> None:
         self.mode, self.reason = mode, reason
         self._switched_us = now_us
         self._prospect_us = prospect_us
-        self._probe_at_us = now_us + self._probe_after_us
+        self._probe_at_us = now_us + max(self._probe_after_us, probe_after_us)
         if mode is Mode.OFF:
             self.verdict.gave_up(reason, self._probe_at_us)
         self.num_switches += 1

@@ -40,6 +40,9 @@ _CLIP = 3.0
 _CHANGE_STEPS, _CHANGE_SHARE = 5, 0.15
 # Beside a drafter, that adds so much to the standard deviations of the coefficients.
 _DOUBT = (0.5, 0.05, 0.05, 0.1, 0.1, 1.0)
+# Of a drafter that has only come: on the same cores it may well double a step, and must be found
+# out by the first.
+_NEW_DRAFTING = 0.5
 
 
 class StepTime:
@@ -95,8 +98,11 @@ class StepTime:
         return max(_dot(self._theta, _features(shape)), 0.05) * self._unit_us
 
     def row_us(self, rows: int) -> float:
-        """Time of one more row in a step that has `rows`; never negative."""
-        slope = self._theta[1] + (self._theta[2] if rows >= KNEE else 0.0)
+        """Time of one more row in a step that has `rows`; never negative.
+
+        A row before the knee is never dearer than one behind it, whatever a fit of few shapes says.
+        """
+        slope = self._theta[1] + (self._theta[2] if rows >= KNEE else min(self._theta[2], 0.0))
         return max(slope, 0.0) * self._unit_us
 
     @property
@@ -114,7 +120,7 @@ class StepTime:
         self._theta[5] = 0.0
         for i in range(_SIZE):
             self._cov[i][5] = self._cov[5][i] = 0.0
-        self._cov[5][5] = _PRIOR[5] ** 2
+        self._cov[5][5] = _NEW_DRAFTING**2
 
     def relative_error(self, shape: StepShape) -> float:
         """Standard error of `predict`, as a share of it; 1 before the first step."""
