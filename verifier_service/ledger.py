@@ -60,7 +60,6 @@ class Ledger:
         """Its own speculation has cost too much."""
         return self._own_us >= self._limit_us
 
-    @property
-    def is_harmed(self) -> bool:
-        """It has lost too much in all: others may cost it no more."""
-        return self._debt_us >= self._limit_us
+    def is_harmed(self, patience: float = 1.0) -> bool:
+        """It has lost so many budgets in all, its gains counted: others may cost it no more."""
+        return self.total_us >= patience * self._limit_us

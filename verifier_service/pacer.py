@@ -30,6 +30,8 @@ _FIRST_QUIET = 8
 _QUIET_STEPS = 4
 # A probe verifies so many draft tokens, as if each were so likely to stand.
 _PROBE_TOKENS, _PROBE_HOPE = 4, 0.6
+# Budgets that the rows of others may cost a sequence that drafts: its own gains come in lumps.
+_PATIENCE = 4.0
 # Draft tokens less likely to be reached are not worth a drafter's time; some always are.
 _LEAST_SURVIVAL, _LEAST_CREDIT = 0.03, 2
 
@@ -52,7 +54,7 @@ class View:
     fixed: bool = False
     # Of the draft tokens of all sources, most likely first; None: only a drafter's, see num_ready.
     survival: Sequence[float] | None = None
-    # Its drafter drafts for it: it may win back what the rows of others cost it.
+    # It has draft tokens of its own: it may win back what the rows of others cost it.
     is_drafting: bool = True
     # Its prompt is still being read: the rows of others would only delay its first token.
     is_reading: bool = False
@@ -66,8 +68,9 @@ class View:
 
     @property
     def is_harmed(self) -> bool:
-        """It has nothing left to lose to others, and can win nothing back."""
-        return self.is_reading or (self.pacing.ledger.is_harmed and not self.is_drafting)
+        """It has nothing left to lose to others."""
+        patience = _PATIENCE if self.is_drafting else 1.0
+        return self.is_reading or self.pacing.ledger.is_harmed(patience)
 
 
 @dataclass

@@ -129,13 +129,13 @@ class Sources:
         """Whether `committed` has a use for what the target thought at every row."""
         return self._lookahead is not None or self._recycling is not None
 
-    def draft(self, chain: Chain, max_depth: int, count: int) -> Tree:
-        """The likeliest `count` draft tokens, rows of a lookahead window among them for what such
-        a row is worth; otherwise as `trie`."""
+    def draft(self, chain: Chain, max_depth: int, count: int, min_probability: float = 0.0) -> Tree:
+        """The likeliest `count` draft tokens above `min_probability`, rows of a lookahead window
+        among them for what such a row is worth; otherwise as `trie`."""
         trie = self.trie(chain, max_depth)
         if self._lookahead is None:
-            return trie.pick(count)
-        tree = trie.pick(count, self._lookahead.credit)
+            return trie.pick(count, min_probability)
+        tree = trie.pick(count, max(self._lookahead.credit, min_probability))
         return self._lookahead.graft(tree, count - len(tree), max_depth, self._branch_block)
 
     def trie(self, chain: Chain, max_depth: int) -> Trie:

@@ -155,7 +155,8 @@ class StepRunner:
         return facts, outcomes
 
     def _take_turns(self) -> Step:
-        return take_turns(self.places.running, self._pacer, self._settings, time.monotonic_ns())
+        now_ns = time.monotonic_ns()
+        return take_turns(self.places.running, self._pacer, self._settings, now_ns, self._price)
 
     def _credit(self, sequence: VerifierSequence) -> int:
         """How far its drafter may run ahead."""

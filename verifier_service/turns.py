@@ -23,6 +23,9 @@ _FIXED_WAIT_US = 250_000.0
 # Draft tokens beside the last pieces of prompts, shared by all that are read at the moment (but one
 # each): they delay first tokens by a few per cent.
 _FIRST_DRAFT = 4
+# Draft tokens that would not have been worth this share of a row in the last step are not looked
+# for: with many answers at once, finding them takes longer than what they bring.
+_PRICE_SHARE = 0.7
 
 
 @dataclass(slots=True)
@@ -88,9 +91,13 @@ class Step:
 
 
 def take_turns(
-    running: Sequence[VerifierSequence], pacer: Pacer, settings: VerifierSettings, now_ns: int
+    running: Sequence[VerifierSequence],
+    pacer: Pacer,
+    settings: VerifierSettings,
+    now_ns: int,
+    price: float = 0.0,
 ) -> Step:
-    """The sequences of the next step and the draft tokens each verifies."""
+    """The sequences of the next step and the draft tokens each verifies. price: the last step's."""
     ready = [sequence for sequence in running if not sequence.is_paused]
     limits = {
         "step_rows": settings.step_rows,
@@ -101,7 +108,7 @@ def take_turns(
     plain = _plain_shape(ready, [share.num_tokens for share in bare], running)
     num_reading = sum(sequence.prefill is None for sequence in ready)
     first_draft = max(_FIRST_DRAFT // max(num_reading, 1), 1)
-    views = [_view(sequence, now_ns, first_draft) for sequence in ready]
+    views = [_view(sequence, now_ns, first_draft, price) for sequence in ready]
     plan = pacer.plan(views, plain, max(settings.step_rows - plain.rows, 0))
     wants = [
         Want(sequence.num_pending, count)
@@ -113,7 +120,7 @@ def take_turns(
             sequence,
             view,
             share,
-            _draft(sequence, share.num_draft),
+            _draft(sequence, share.num_draft, price),
             sequence.mailbox.peek(sequence.draft_limit),
             is_probe=plan.is_probe and view.num_drafted > 0,
         )
@@ -133,21 +140,23 @@ def worthwhile_wait(step: Step, pacer: Pacer, settings: VerifierSettings) -> Wai
     return pacer.wait(views, step.plain, max(settings.step_rows - step.plain.rows, 0))
 
 
-def _tree(sequence: VerifierSequence, sources: Sources, count: int) -> Tree:
+def _tree(sequence: VerifierSequence, sources: Sources, count: int, price: float) -> Tree:
     sent = sequence.mailbox.peek(sequence.draft_limit)
-    return sources.draft(Chain(sent.token_ids, sent.sources), sequence.num_left, count)
+    fixed = sequence.request.speculation is Speculation.FIXED
+    least = 0.0 if fixed else _PRICE_SHARE * price
+    return sources.draft(Chain(sent.token_ids, sent.sources), sequence.num_left, count, least)
 
 
-def _draft(sequence: VerifierSequence, count: int) -> Draft:
+def _draft(sequence: VerifierSequence, count: int, price: float) -> Draft:
     """The likeliest so many draft tokens of all sources; without any, the drafter's first ones."""
     if sequence.sources is None or not count:
         return sequence.mailbox.peek(count)
-    tree = _tree(sequence, sequence.sources, count)
+    tree = _tree(sequence, sequence.sources, count, price)
     draft_us = sequence.mailbox.peek(count).draft_us
     return Draft(tree.token_ids, tree.sources, tree.parents, draft_us)
 
 
-def _view(sequence: VerifierSequence, now_ns: int, first_draft: int) -> View:
+def _view(sequence: VerifierSequence, now_ns: int, first_draft: int, price: float) -> View:
     """Never expects a draft for the first token: that one is not to wait. Nor does it expect one
     where the sequence's own sources promise more than the drafter's first token."""
     ready = len(sequence.mailbox)
@@ -157,7 +166,7 @@ def _view(sequence: VerifierSequence, now_ns: int, first_draft: int) -> View:
         limit = sequence.tree_limit
         if sequence.prefill is None and not fixed:
             limit = min(limit, first_draft)
-        tree = _tree(sequence, sequence.sources, limit)
+        tree = _tree(sequence, sequence.sources, limit, price)
         survival = sorted(tree.probabilities, reverse=True)
         is_content = tree.expected > sequence.pacing.acceptance.survival(1)[0]
     return View(
@@ -174,7 +183,8 @@ def _view(sequence: VerifierSequence, now_ns: int, first_draft: int) -> View:
             and ready < min(sequence.clock.credit, sequence.draft_limit)
         ),
         since_us=sequence.clock.since_us(ready, now_ns),
-        is_drafting=sequence.link is not None and sequence.clock.credit > 0,
+        is_drafting=(sequence.link is not None and sequence.clock.credit > 0)
+        or (sequence.sources is not None and not sequence.pacing.ledger.is_spent),
         fixed=fixed,
         is_reading=sequence.prefill is None,
     )
