@@ -11,6 +11,7 @@ from paceline.rounds import TokenSource
 from verifier_service.acceptance import Priors
 from verifier_service.arrival import Arrival
 from verifier_service.ledger import DEFAULT_BUDGET_SHARE, DEFAULT_BUDGET_US, Ledger
+from verifier_service.looking import Looking
 from verifier_service.pacing import Mode, Pacing, RoundCost
 from verifier_service.rule import Hand, Plan, Prospect, Wait, best_wait, plan_rows
 from verifier_service.step_time import StepShape, StepTime
@@ -82,6 +83,7 @@ class Pacer:
     step_time: StepTime = field(default_factory=StepTime)
     priors: Priors = field(default_factory=Priors)
     verdicts: Verdicts = field(default_factory=Verdicts)
+    looking: Looking = field(default_factory=Looking)
 
     def __post_init__(self) -> None:
         self._since_plain = 0
@@ -134,9 +136,10 @@ class Pacer:
         """How many of the draft tokens at hand each sequence is to verify."""
         hands = [self._hand(view) for view in views]
         plan = plan_rows(hands, plain, self.step_time, max_rows)
-        if self._wants_plain(plan, plain):
+        is_probe = self._wants_plain(plan, plain)
+        if is_probe or not self._pays(plan, plain, len(views)):
             plan = Plan(
-                [0] * len(views), float(len(views)), plan.time_us, plan.min_probability, True
+                [0] * len(views), float(len(views)), plan.time_us, plan.min_probability, is_probe
             )
         for index, view in enumerate(views):
             if view.fixed:
@@ -207,6 +210,12 @@ class Pacer:
         if not any(plan.num_draft) or self._since_plain < _STEPS_BETWEEN_PLAIN:
             return False
         return self.step_time.relative_error(plain) > _PLAIN_ERROR
+
+    def _pays(self, plan: Plan, plain: StepShape, num_sequences: int) -> bool:
+        """Whether the draft tokens are worth looking for them, too."""
+        looking_us = self.looking.cost_us * num_sequences
+        plain_us = self.step_time.predict(plain)
+        return plan.num_tokens * plain_us >= num_sequences * (plan.time_us + looking_us)
 
     def measured(
         self, shape: StepShape, plain: StepShape, time_us: float, *, prefill: bool

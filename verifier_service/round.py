@@ -107,7 +107,7 @@ def _plain_reason(turn: Turn) -> PlainReason:
 
 def _thoughts(turn: Turn, rows: Tensor) -> Thoughts | None:
     sources, draft = turn.sequence.sources, turn.draft
-    if sources is None or not sources.wants_thoughts:
+    if sources is None or not turn.looked or not sources.wants_thoughts:
         return None
     tops = [Top(*top) for top in top_tokens(rows, NUM_TOP)]
     return Thoughts(draft.token_ids, draft.parents, draft.sources, tops)

@@ -120,6 +120,7 @@ class StepRunner:
 
     def run(self) -> tuple[StepFacts, list[Outcome]] | None:
         """One step, its rounds reported and counted; None if nobody could move."""
+        begin_ns = time.monotonic_ns()
         for sequence in self.places.overdue():
             self._fail(sequence, "deadline", "timeout_ms ran out")
         self.places.admit()
@@ -135,7 +136,8 @@ class StepRunner:
         start_ns, start_unix_ns = time.monotonic_ns(), time.time_ns()
         rows = [turn.rows for turn in turns]
         logits = self._model.forward(rows)
-        self.forward_us += (time.monotonic_ns() - start_ns) / 1e3
+        forward_us = (time.monotonic_ns() - start_ns) / 1e3
+        self.forward_us += forward_us
         self._inbox.read_blocks()
         outcomes = self._play(turns, [segment.num_logits for segment in rows], logits)
         time_us = (time.monotonic_ns() - start_ns) / 1e3
@@ -143,6 +145,14 @@ class StepRunner:
         num_rows = sum(len(segment.token_ids) for segment in rows)
         self.num_steps += 1
         self._pacer.measured(step.shape, step.plain, time_us, prefill=step.has_prefill)
+        if not step.has_prefill:
+            passed_us = (time.monotonic_ns() - begin_ns) / 1e3
+            self._pacer.looking.measured(
+                len(turns),
+                passed_us - forward_us - turns[0].wait_us,
+                found=any(turn.view.survival for turn in turns),
+                num_drafted=step.shape.rows - step.plain.rows,
+            )
         facts = StepFacts(
             start_unix_nanos=start_unix_ns,
             time_us=time_us,

@@ -43,6 +43,8 @@ class Turn:
     waited: bool = False
     # Draft tokens are at hand, and pacing looks at plain decoding instead.
     is_probe: bool = False
+    # The sequence's own sources were asked.
+    looked: bool = True
 
     @property
     def rows(self) -> Rows:
@@ -108,7 +110,11 @@ def take_turns(
     plain = _plain_shape(ready, [share.num_tokens for share in bare], running)
     num_reading = sum(sequence.prefill is None for sequence in ready)
     first_draft = max(_FIRST_DRAFT // max(num_reading, 1), 1)
-    views = [_view(sequence, now_ns, first_draft, price) for sequence in ready]
+    looking = [_looks(sequence, pacer, num_reading) for sequence in ready]
+    views = [
+        _view(sequence, now_ns, first_draft, price, looks=looks)
+        for sequence, looks in zip(ready, looking, strict=True)
+    ]
     plan = pacer.plan(views, plain, max(settings.step_rows - plain.rows, 0))
     wants = [
         Want(sequence.num_pending, count)
@@ -120,11 +126,12 @@ def take_turns(
             sequence,
             view,
             share,
-            _draft(sequence, share.num_draft, price),
+            _draft(sequence, share.num_draft, price, looks=looks),
             sequence.mailbox.peek(sequence.draft_limit),
             is_probe=plan.is_probe and view.num_drafted > 0,
+            looked=looks,
         )
-        for sequence, view, share in zip(ready, views, shares, strict=True)
+        for sequence, view, share, looks in zip(ready, views, shares, looking, strict=True)
         if share.num_tokens
     ]
     return Step(turns, plain._replace(sequences=len(turns)), plan.min_probability)
@@ -147,22 +154,32 @@ def _tree(sequence: VerifierSequence, sources: Sources, count: int, price: float
     return sources.draft(Chain(sent.token_ids, sent.sources), sequence.num_left, count, least)
 
 
-def _draft(sequence: VerifierSequence, count: int, price: float) -> Draft:
+def _looks(sequence: VerifierSequence, pacer: Pacer, num_reading: int) -> bool:
+    """Whether its own sources are asked in this step: not where the first tokens of others come
+    before its draft rows."""
+    if sequence.request.speculation is Speculation.FIXED:
+        return True
+    return pacer.looking.is_on and (not num_reading or sequence.prefill is None)
+
+
+def _draft(sequence: VerifierSequence, count: int, price: float, *, looks: bool) -> Draft:
     """The likeliest so many draft tokens of all sources; without any, the drafter's first ones."""
-    if sequence.sources is None or not count:
+    if sequence.sources is None or not count or not looks:
         return sequence.mailbox.peek(count)
     tree = _tree(sequence, sequence.sources, count, price)
     draft_us = sequence.mailbox.peek(count).draft_us
     return Draft(tree.token_ids, tree.sources, tree.parents, draft_us)
 
 
-def _view(sequence: VerifierSequence, now_ns: int, first_draft: int, price: float) -> View:
+def _view(
+    sequence: VerifierSequence, now_ns: int, first_draft: int, price: float, *, looks: bool
+) -> View:
     """Never expects a draft for the first token: that one is not to wait. Nor does it expect one
     where the sequence's own sources promise more than the drafter's first token."""
     ready = len(sequence.mailbox)
     survival, is_content = None, False
     fixed = sequence.request.speculation is Speculation.FIXED
-    if sequence.sources is not None:
+    if sequence.sources is not None and looks:
         limit = sequence.tree_limit
         if sequence.prefill is None and not fixed:
             limit = min(limit, first_draft)
