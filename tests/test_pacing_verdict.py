@@ -92,17 +92,6 @@ def test_a_drafter_on_the_same_cores_is_found_out_by_the_first_step_beside_it():
     assert pacer.step_time.predict(shape) == pytest.approx(STEP_US, rel=0.1)
 
 
-def test_a_drafter_rests_until_the_pace_of_plain_decoding_is_known():
-    pacer = Pacer()
-    pacer.new_drafter()
-    shape = StepShape(1, 100, 1, False)
-    credits = []
-    for _ in range(6):
-        credits.append(pacer.credit(pacer.pacing(""), 8, 0.0) > 0)
-        pacer.measured(shape, shape, STEP_US, prefill=False)
-    assert credits == [False] * 4 + [True] * 2
-
-
 def test_labels_of_clients_do_not_pile_up():
     verdicts = Verdicts()
     first = verdicts.of("0")

@@ -31,7 +31,7 @@ _FIRST_QUIET = 8
 _QUIET_STEPS = 4
 # A probe verifies so many draft tokens, as if each were so likely to stand.
 _PROBE_TOKENS, _PROBE_HOPE = 4, 0.6
-# Budgets that the rows of others may cost a sequence that drafts: its own gains come in lumps.
+# Budgets that the rows of others may cost a sequence with sources of its own.
 _PATIENCE = 4.0
 # Draft tokens less likely to be reached are not worth a drafter's time; some always are.
 _LEAST_SURVIVAL, _LEAST_CREDIT = 0.03, 2
@@ -55,8 +55,10 @@ class View:
     fixed: bool = False
     # Of the draft tokens of all sources, most likely first; None: only a drafter's, see num_ready.
     survival: Sequence[float] | None = None
-    # It has draft tokens of its own: it may win back what the rows of others cost it.
+    # Its drafter drafts for it: it may win back what the rows of others cost it.
     is_drafting: bool = True
+    # As for its own sources: what they win back is less, and comes in lumps.
+    has_own: bool = False
     # Its prompt is still being read: the rows of others would only delay its first token.
     is_reading: bool = False
 
@@ -70,7 +72,9 @@ class View:
     @property
     def is_harmed(self) -> bool:
         """It has nothing left to lose to others."""
-        patience = _PATIENCE if self.is_drafting else 1.0
+        if self.is_drafting:
+            return self.is_reading
+        patience = _PATIENCE if self.has_own else 1.0
         return self.is_reading or self.pacing.ledger.is_harmed(patience)
 
 
@@ -87,17 +91,12 @@ class Pacer:
 
     def __post_init__(self) -> None:
         self._since_plain = 0
-        self.new_drafter()
-        # Nobody has come yet.
         self._quiet_left = 0
+        self.new_drafter()
 
     def new_drafter(self) -> None:
-        """A drafter has come: its pace, its cost and what it is worth are open.
-
-        It rests until the pace of plain decoding is known: nothing else tells what it costs.
-        """
+        """A drafter has come: its pace, its cost and what it is worth are open."""
         self._arrival = Arrival()
-        self._quiet_left = 0 if self.step_time.is_known else _QUIET_STEPS
         self._since_quiet = _STEPS_BETWEEN_QUIET - _FIRST_QUIET
         self.verdicts.clear()
         self.step_time.forget_drafting()

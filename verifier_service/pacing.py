@@ -21,7 +21,7 @@ _PROBE_LOSS = 0.25
 # From one probe to the next; doubled after each that failed.
 _PROBE_AFTER_US, _PROBE_LIMIT_US = 1_000_000.0, 2_000_000.0
 # Probes may cost this share of the time, so dear ones are rarer; the first one that one.
-_PROBE_SHARE, _FIRST_PROBE_SHARE = 0.004, 0.02
+_PROBE_SHARE, _FIRST_PROBE_SHARE = 0.004, 0.1
 # Speculation that gains less than this share of a step is not worth a drafter's time.
 _LEAST_GAIN = 0.005
 # A prospect must exceed the one that speculation was given up with by so much.

@@ -40,8 +40,8 @@ _CLIP = 3.0
 _CHANGE_STEPS, _CHANGE_SHARE = 5, 0.15
 # Beside a drafter, that adds so much to the standard deviations of the coefficients.
 _DOUBT = (0.5, 0.05, 0.05, 0.1, 0.1, 1.0)
-# Of a drafter that has only come: on the same cores it may well double a step, and must be found
-# out by the first.
+# Of a drafter that comes when the pace of plain decoding is known: on the same cores it may well
+# double a step, and must be found out by the first.
 _NEW_DRAFTING = 0.5
 
 
@@ -120,7 +120,7 @@ class StepTime:
         self._theta[5] = 0.0
         for i in range(_SIZE):
             self._cov[i][5] = self._cov[5][i] = 0.0
-        self._cov[5][5] = _NEW_DRAFTING**2
+        self._cov[5][5] = (_NEW_DRAFTING if self.is_known else _PRIOR[5]) ** 2
 
     def relative_error(self, shape: StepShape) -> float:
         """Standard error of `predict`, as a share of it; 1 before the first step."""

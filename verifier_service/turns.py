@@ -200,8 +200,8 @@ def _view(
             and ready < min(sequence.clock.credit, sequence.draft_limit)
         ),
         since_us=sequence.clock.since_us(ready, now_ns),
-        is_drafting=(sequence.link is not None and sequence.clock.credit > 0)
-        or (sequence.sources is not None and not sequence.pacing.ledger.is_spent),
+        is_drafting=sequence.link is not None and sequence.clock.credit > 0,
+        has_own=sequence.sources is not None and not sequence.pacing.ledger.is_spent,
         fixed=fixed,
         is_reading=sequence.prefill is None,
     )
