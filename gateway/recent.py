@@ -16,7 +16,7 @@ from paceline.rounds import PlainReason, PrefillReport, RoundReport, TokenSource
 # Of all answers together: some 600 kB.
 MAX_ROUNDS = 5_000
 
-_NAMES = tuple(field.name for field in fields(RoundReport))
+_NAMES = tuple(item.name for item in fields(RoundReport))
 _values = attrgetter(*_NAMES)
 
 

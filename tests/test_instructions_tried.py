@@ -19,7 +19,7 @@ def machine(monkeypatch):
     """A processor with `best` of two sets of instructions, and a compiler that builds for it."""
     monkeypatch.setattr(compiled, "supported_vec_isa_list", [Isa("best plain"), Isa("plain")])
     monkeypatch.setattr(compiled, "x86_isa_checker", lambda: ["plain", "best"])
-    monkeypatch.setattr(compiled, "get_cpp_compiler", lambda: "new")
+    monkeypatch.setattr(compiled, "get_compiler_version_info", lambda compiler: "new")
     monkeypatch.setattr(compiled, "pick_vec_isa", lambda: Isa("best plain"))
     return monkeypatch
 
@@ -40,7 +40,7 @@ def test_an_old_compiler_is_tried_out_at_every_start(machine, tmp_path):
 
 def test_another_compiler_is_tried_out_again(machine, tmp_path):
     assert not trusted(tmp_path)
-    machine.setattr(compiled, "get_cpp_compiler", lambda: "old")
+    machine.setattr(compiled, "get_compiler_version_info", lambda compiler: "old")
     assert not trusted(tmp_path)
 
 

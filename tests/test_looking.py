@@ -46,6 +46,21 @@ def test_an_answer_that_ends_makes_rows_cheaper_and_is_a_reason_to_look():
     assert looking.is_on
 
 
+def test_a_hiccup_is_not_what_looking_costs():
+    looking = Looking()
+    for outside_us in (800.0, 800.0, 80_000.0):
+        looking.measured(1, outside_us, found=False, num_drafted=0)
+    looks(looking, 3, num_sequences=1)
+    assert looking.cost_us < 1_200.0
+
+
+def test_an_answer_that_comes_alone_does_not_rest_for_the_one_before():
+    looking = Looking()
+    looks(looking, 30, num_sequences=1)
+    looking.restart()
+    assert looks(looking, 2, num_sequences=1) == [True, True]
+
+
 def test_draft_tokens_must_be_worth_looking_for_them():
     pacer = Pacer()
     shape = StepShape(8, 800, 8, False)
@@ -54,8 +69,11 @@ def test_draft_tokens_must_be_worth_looking_for_them():
     views = [View(pacer.pacing(""), 0, 0, survival=[0.3])]
     views += [View(pacer.pacing(""), 0, 0, survival=[]) for _ in range(7)]
     assert sum(pacer.plan(views, shape, 64).num_draft) == 1
-    looks(pacer.looking, 4)
+    looks(pacer.looking, 3)
     assert pacer.looking.cost_us == 600.0
+    assert not pacer.looking.is_on
+    assert sum(pacer.plan(views, shape, 64).num_draft) == 1, "nobody looked for what is at hand"
+    pacer.looking.restart()
     assert sum(pacer.plan(views, shape, 64).num_draft) == 0
 
 

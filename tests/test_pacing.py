@@ -240,7 +240,7 @@ def test_a_drafter_with_dear_blocks_may_fail_now_and_then_once_it_has_gained():
 def test_what_others_cost_is_not_a_sequence_s_own_debt():
     ledger = Ledger()
     ledger.add(0.0, 40_000, 20_000)
-    assert ledger.is_harmed
+    assert ledger.is_harmed()
     assert not ledger.is_spent
     assert ledger.allowance_us == 0.0
 

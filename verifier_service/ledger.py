@@ -15,12 +15,13 @@ class Ledger:
     Two debts: of the sequence's own speculation, and with what the rows and waits of others in the
     same steps cost it. What was gained pays for losses later, but for no more than one budget or a
     few rounds: an answer that has gained a lot must notice soon when its drafter turns bad, yet not
-    give up on one whose blocks are dear, and fail now and then.
+    give up on one whose blocks are dear, and fail now and then. For what others may still cost it
+    all gains count: the answer as a whole is not to be slower.
     """
 
     budget_us: float = DEFAULT_BUDGET_US
     budget_share: float = DEFAULT_BUDGET_SHARE
-    # All losses less all gains, for reports.
+    # All losses less all gains: for reports, and for what others may still cost.
     total_us: float = 0.0
     elapsed_us: float = 0.0
     _debt_us: float = 0.0

@@ -5,11 +5,27 @@ tokens bring: where steps found some and none was worth a row, the next ones do 
 each time. Pure; times in microseconds.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _RATE = 0.05
+# A hiccup counts for at most so many times the mean.
+_CLIP = 2.0
 # Steps in a row without a draft token worth its row, before the first rest; and the longest rest.
 _PATIENCE, _LONGEST_REST = 2, 16
+
+
+@dataclass
+class Mean:
+    """Of all values at first, then of the last ones."""
+
+    value: float = 0.0
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        if self.count > 1:
+            value = min(value, _CLIP * self.value)
+        self.value += max(_RATE, 1 / self.count) * (value - self.value)
 
 
 @dataclass
@@ -17,8 +33,8 @@ class Looking:
     """One per engine."""
 
     # Time of a step outside the forward for each sequence, when it looked and when it did not.
-    _looked_us: float | None = None
-    _plain_us: float | None = None
+    _looked_us: Mean = field(default_factory=Mean)
+    _blind_us: Mean = field(default_factory=Mean)
     _num_idle: int = 0
     _rest_left: int = 0
     _num_sequences: int = 0
@@ -30,32 +46,34 @@ class Looking:
     @property
     def cost_us(self) -> float:
         """What looking adds to a step for each sequence; 0 until both kinds of step were seen."""
-        if self._looked_us is None or self._plain_us is None:
+        if not self._looked_us.count or not self._blind_us.count:
             return 0.0
-        return max(self._looked_us - self._plain_us, 0.0)
+        return max(self._looked_us.value - self._blind_us.value, 0.0)
+
+    def restart(self) -> None:
+        """Other answers: what these found says nothing of them."""
+        self._num_idle = self._rest_left = 0
 
     def measured(
         self, num_sequences: int, outside_us: float, *, found: bool, num_drafted: int
     ) -> None:
-        """After a step without prefill. found: there were draft tokens to choose from."""
+        """After a step without prefill, of sequences with sources of their own.
+
+        found: there were draft tokens to choose from; num_drafted: how many were chosen.
+        """
         each_us = outside_us / num_sequences
         if self.is_on:
-            self._looked_us = _smoothed(self._looked_us, each_us)
+            self._looked_us.add(each_us)
             if num_drafted:
                 self._num_idle = 0
             elif found:
                 self._num_idle += 1
                 if self._num_idle >= _PATIENCE:
-                    rest = 2 ** min(self._num_idle - _PATIENCE + 1, 30)
-                    self._rest_left = min(rest, _LONGEST_REST)
+                    self._rest_left = min(2 ** (self._num_idle - _PATIENCE + 1), _LONGEST_REST)
         else:
-            self._plain_us = _smoothed(self._plain_us, each_us)
+            self._blind_us.add(each_us)
             self._rest_left -= 1
         if num_sequences < self._num_sequences:
             # Rows have become cheaper.
-            self._rest_left = 0
+            self.restart()
         self._num_sequences = num_sequences
-
-
-def _smoothed(mean_us: float | None, value_us: float) -> float:
-    return value_us if mean_us is None else mean_us + _RATE * (value_us - mean_us)

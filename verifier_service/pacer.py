@@ -57,7 +57,7 @@ class View:
     survival: Sequence[float] | None = None
     # Its drafter drafts for it: it may win back what the rows of others cost it.
     is_drafting: bool = True
-    # As for its own sources: what they win back is less, and comes in lumps.
+    # It drafts by itself, and its budget for that is not spent.
     has_own: bool = False
     # Its prompt is still being read: the rows of others would only delay its first token.
     is_reading: bool = False
@@ -136,7 +136,7 @@ class Pacer:
         hands = [self._hand(view) for view in views]
         plan = plan_rows(hands, plain, self.step_time, max_rows)
         is_probe = self._wants_plain(plan, plain)
-        if is_probe or not self._pays(plan, plain, len(views)):
+        if is_probe or not self._pays(plan, plain, views):
             plan = Plan(
                 [0] * len(views), float(len(views)), plan.time_us, plan.min_probability, is_probe
             )
@@ -210,11 +210,19 @@ class Pacer:
             return False
         return self.step_time.relative_error(plain) > _PLAIN_ERROR
 
-    def _pays(self, plan: Plan, plain: StepShape, num_sequences: int) -> bool:
+    def _pays(self, plan: Plan, plain: StepShape, views: Sequence[View]) -> bool:
         """Whether the draft tokens are worth looking for them, too."""
-        looking_us = self.looking.cost_us * num_sequences
+        if not self.looking.is_on:
+            return True
+        looking_us = self.looking.cost_us * sum(view.survival is not None for view in views)
         plain_us = self.step_time.predict(plain)
-        return plan.num_tokens * plain_us >= num_sequences * (plan.time_us + looking_us)
+        return plan.num_tokens * plain_us >= len(views) * (plan.time_us + looking_us)
+
+    def least_probability(self, plain: StepShape) -> float:
+        """Below it no draft token can be worth a row in this step: rows get no cheaper."""
+        plain_us = self.step_time.predict(plain)
+        price = plain.sequences * self.step_time.row_us(plain.rows) / plain_us if plain_us else 0.0
+        return min(price, 1.0)
 
     def measured(
         self, shape: StepShape, plain: StepShape, time_us: float, *, prefill: bool

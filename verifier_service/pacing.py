@@ -20,7 +20,8 @@ _PROBE_ROUNDS = 6
 _PROBE_LOSS = 0.25
 # From one probe to the next; doubled after each that failed.
 _PROBE_AFTER_US, _PROBE_LIMIT_US = 1_000_000.0, 2_000_000.0
-# Probes may cost this share of the time, so dear ones are rarer; the first one that one.
+# Probes may cost the first share of the time, so dear ones are rarer; the one after giving up the
+# second.
 _PROBE_SHARE, _FIRST_PROBE_SHARE = 0.004, 0.1
 # Speculation that gains less than this share of a step is not worth a drafter's time.
 _LEAST_GAIN = 0.005

@@ -102,7 +102,12 @@ def play(turn: Turn, logits: Tensor, chooser: Chooser, eos_token_ids: frozenset[
 
 
 def _plain_reason(turn: Turn) -> PlainReason:
-    return PlainReason.PROBE if turn.is_probe else plain_reason(turn.sequence)
+    if turn.is_probe:
+        return PlainReason.PROBE
+    reason = plain_reason(turn.sequence)
+    if reason is PlainReason.NO_DRAFT and not turn.looked:
+        return PlainReason.NOT_WORTH
+    return reason
 
 
 def _thoughts(turn: Turn, rows: Tensor) -> Thoughts | None:

@@ -125,6 +125,11 @@ class Sources:
         return bool(self._predictors)
 
     @property
+    def needs_every_step(self) -> bool:
+        """Whether it falls behind where a step is left out."""
+        return self._lookahead is not None
+
+    @property
     def wants_thoughts(self) -> bool:
         """Whether `committed` has a use for what the target thought at every row."""
         return self._lookahead is not None or self._recycling is not None
@@ -135,7 +140,9 @@ class Sources:
         trie = self.trie(chain, max_depth)
         if self._lookahead is None:
             return trie.pick(count, min_probability)
-        tree = trie.pick(count, max(self._lookahead.credit, min_probability))
+        if self._lookahead.credit <= min_probability:
+            return trie.pick(count, min_probability)
+        tree = trie.pick(count, self._lookahead.credit)
         return self._lookahead.graft(tree, count - len(tree), max_depth, self._branch_block)
 
     def trie(self, chain: Chain, max_depth: int) -> Trie:

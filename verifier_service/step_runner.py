@@ -84,6 +84,8 @@ class StepRunner:
             if reason is not FinishReason.UNSPECIFIED:
                 self._finish(sequence, reason, stop_token_id)
                 return
+        if not self.places.has_work:
+            self._pacer.looking.restart()
         sequence.pacing = self._pacer.pacing(request.workload)
         self.places.enter(sequence)
 
@@ -145,14 +147,8 @@ class StepRunner:
         num_rows = sum(len(segment.token_ids) for segment in rows)
         self.num_steps += 1
         self._pacer.measured(step.shape, step.plain, time_us, prefill=step.has_prefill)
-        if not step.has_prefill:
-            passed_us = (time.monotonic_ns() - begin_ns) / 1e3
-            self._pacer.looking.measured(
-                len(turns),
-                passed_us - forward_us - turns[0].wait_us,
-                found=any(turn.view.survival for turn in turns),
-                num_drafted=step.shape.rows - step.plain.rows,
-            )
+        passed_us = (time.monotonic_ns() - begin_ns) / 1e3
+        self._learn_of_looking(step, passed_us - forward_us - turns[0].wait_us)
         facts = StepFacts(
             start_unix_nanos=start_unix_ns,
             time_us=time_us,
@@ -166,7 +162,7 @@ class StepRunner:
 
     def _take_turns(self) -> Step:
         now_ns = time.monotonic_ns()
-        return take_turns(self.places.running, self._pacer, self._settings, now_ns, self._price)
+        return take_turns(self.places.running, self._pacer, self._settings, now_ns)
 
     def _credit(self, sequence: VerifierSequence) -> int:
         """How far its drafter may run ahead."""
@@ -226,6 +222,19 @@ class StepRunner:
             waited=turn.waited,
         )
         self._pacer.learn(turn.view, cost, time.monotonic_ns() / 1e3, step.price)
+
+    def _learn_of_looking(self, step: Step, outside_us: float) -> None:
+        """From steps that could have looked, and did or did not because of what looking brings."""
+        own = [turn for turn in step.turns if turn.view.has_own and not turn.view.fixed]
+        is_plain_on_purpose = any(turn.is_probe for turn in step.turns)
+        if not own or is_plain_on_purpose or any(turn.view.is_reading for turn in step.turns):
+            return
+        self._pacer.looking.measured(
+            len(step.turns),
+            outside_us,
+            found=any(turn.view.survival for turn in own),
+            num_drafted=sum(len(turn.draft.token_ids) for turn in own),
+        )
 
     def _conclude(self, outcome: Outcome, facts: StepFacts) -> None:
         """Report a round, and end the answer if it did."""

@@ -12,6 +12,7 @@ from paceline.params import Speculation
 from verifier_service.config import VerifierSettings
 from verifier_service.mailbox import Draft
 from verifier_service.pacer import Pacer, View
+from verifier_service.pacing import Mode
 from verifier_service.rule import Wait
 from verifier_service.scheduler import Share, Want, share_rows
 from verifier_service.sequence import VerifierSequence
@@ -23,9 +24,6 @@ _FIXED_WAIT_US = 250_000.0
 # Draft tokens beside the last pieces of prompts, shared by all that are read at the moment (but one
 # each): they delay first tokens by a few per cent.
 _FIRST_DRAFT = 4
-# Draft tokens that would not have been worth this share of a row in the last step are not looked
-# for: with many answers at once, finding them takes longer than what they bring.
-_PRICE_SHARE = 0.7
 
 
 @dataclass(slots=True)
@@ -97,9 +95,8 @@ def take_turns(
     pacer: Pacer,
     settings: VerifierSettings,
     now_ns: int,
-    price: float = 0.0,
 ) -> Step:
-    """The sequences of the next step and the draft tokens each verifies. price: the last step's."""
+    """The sequences of the next step and the draft tokens each verifies."""
     ready = [sequence for sequence in running if not sequence.is_paused]
     limits = {
         "step_rows": settings.step_rows,
@@ -111,8 +108,9 @@ def take_turns(
     num_reading = sum(sequence.prefill is None for sequence in ready)
     first_draft = max(_FIRST_DRAFT // max(num_reading, 1), 1)
     looking = [_looks(sequence, pacer, num_reading) for sequence in ready]
+    least = pacer.least_probability(plain)
     views = [
-        _view(sequence, now_ns, first_draft, price, looks=looks)
+        _view(sequence, now_ns, first_draft, least, looks=looks)
         for sequence, looks in zip(ready, looking, strict=True)
     ]
     plan = pacer.plan(views, plain, max(settings.step_rows - plain.rows, 0))
@@ -126,7 +124,7 @@ def take_turns(
             sequence,
             view,
             share,
-            _draft(sequence, share.num_draft, price, looks=looks),
+            _draft(sequence, share.num_draft, least, looks=looks),
             sequence.mailbox.peek(sequence.draft_limit),
             is_probe=plan.is_probe and view.num_drafted > 0,
             looked=looks,
@@ -147,10 +145,11 @@ def worthwhile_wait(step: Step, pacer: Pacer, settings: VerifierSettings) -> Wai
     return pacer.wait(views, step.plain, max(settings.step_rows - step.plain.rows, 0))
 
 
-def _tree(sequence: VerifierSequence, sources: Sources, count: int, price: float) -> Tree:
+def _tree(sequence: VerifierSequence, sources: Sources, count: int, least: float) -> Tree:
     sent = sequence.mailbox.peek(sequence.draft_limit)
-    fixed = sequence.request.speculation is Speculation.FIXED
-    least = 0.0 if fixed else _PRICE_SHARE * price
+    is_fixed = sequence.request.speculation is Speculation.FIXED
+    if is_fixed or sequence.pacing.mode is Mode.PROBE:
+        least = 0.0
     return sources.draft(Chain(sent.token_ids, sent.sources), sequence.num_left, count, least)
 
 
@@ -159,31 +158,39 @@ def _looks(sequence: VerifierSequence, pacer: Pacer, num_reading: int) -> bool:
     before its draft rows."""
     if sequence.request.speculation is Speculation.FIXED:
         return True
+    if sequence.sources is not None and sequence.sources.needs_every_step:
+        return True
+    if sequence.pacing.ledger.is_spent and sequence.pacing.mode is not Mode.PROBE:
+        return False
     return pacer.looking.is_on and (not num_reading or sequence.prefill is None)
 
 
-def _draft(sequence: VerifierSequence, count: int, price: float, *, looks: bool) -> Draft:
+def _has_own(sequence: VerifierSequence) -> bool:
+    return sequence.sources is not None and sequence.sources.has_own
+
+
+def _draft(sequence: VerifierSequence, count: int, least: float, *, looks: bool) -> Draft:
     """The likeliest so many draft tokens of all sources; without any, the drafter's first ones."""
     if sequence.sources is None or not count or not looks:
         return sequence.mailbox.peek(count)
-    tree = _tree(sequence, sequence.sources, count, price)
+    tree = _tree(sequence, sequence.sources, count, least)
     draft_us = sequence.mailbox.peek(count).draft_us
     return Draft(tree.token_ids, tree.sources, tree.parents, draft_us)
 
 
 def _view(
-    sequence: VerifierSequence, now_ns: int, first_draft: int, price: float, *, looks: bool
+    sequence: VerifierSequence, now_ns: int, first_draft: int, least: float, *, looks: bool
 ) -> View:
     """Never expects a draft for the first token: that one is not to wait. Nor does it expect one
     where the sequence's own sources promise more than the drafter's first token."""
     ready = len(sequence.mailbox)
-    survival, is_content = None, False
+    survival, is_content = None, _has_own(sequence)
     fixed = sequence.request.speculation is Speculation.FIXED
     if sequence.sources is not None and looks:
         limit = sequence.tree_limit
         if sequence.prefill is None and not fixed:
             limit = min(limit, first_draft)
-        tree = _tree(sequence, sequence.sources, limit, price)
+        tree = _tree(sequence, sequence.sources, limit, least)
         survival = sorted(tree.probabilities, reverse=True)
         is_content = tree.expected > sequence.pacing.acceptance.survival(1)[0]
     return View(
@@ -201,7 +208,7 @@ def _view(
         ),
         since_us=sequence.clock.since_us(ready, now_ns),
         is_drafting=sequence.link is not None and sequence.clock.credit > 0,
-        has_own=sequence.sources is not None and not sequence.pacing.ledger.is_spent,
+        has_own=_has_own(sequence) and not sequence.pacing.ledger.is_spent,
         fixed=fixed,
         is_reading=sequence.prefill is None,
     )

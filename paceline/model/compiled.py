@@ -20,7 +20,7 @@ import torch._inductor.config
 from torch import Tensor, nn
 from torch._guards import TracingContext, tracing
 from torch._inductor.compile_fx import compile_fx_inner
-from torch._inductor.cpp_builder import get_cpp_compiler
+from torch._inductor.cpp_builder import get_compiler_version_info, get_cpp_compiler
 from torch._inductor.cpu_vec_isa import pick_vec_isa, supported_vec_isa_list, x86_isa_checker
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -194,15 +194,18 @@ def _instructions_tried(folder: Path) -> Iterator[None]:
     file = folder / "instructions"
     flags = x86_isa_checker()
     best = (str(isa) for isa in supported_vec_isa_list if {*str(isa).split()} <= {*flags})
-    wanted = f"{get_cpp_compiler()}: {next(best, None)}"
-    if file.exists() and file.read_text() == wanted:
+    compiler = get_compiler_version_info(get_cpp_compiler())
+    tried = f"torch {torch.__version__}, {compiler}: "
+    wanted = f"{tried}{next(best, None)}"
+    if file.exists() and file.read_bytes() == wanted.encode():
         with torch._inductor.config.patch({"cpp.vec_isa_ok": True}):
             yield
         return
     yield
-    if wanted == f"{get_cpp_compiler()}: {pick_vec_isa()}":
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(wanted)
+    if wanted == f"{tried}{pick_vec_isa()}":
+        with contextlib.suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(wanted.encode())
 
 
 def _filled_mapping(kwargs: Mapping[str, Any], tensors: Iterable[Tensor]) -> dict[str, Any]:
