@@ -39,7 +39,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "rest of the forward": [(LanguageModel, "forward")],
     "choosing tokens": [(step_runner, "play")],
     "the target's top ids": [(rounds, "top_tokens")],
-    "drafting, rows, waits": [(step_runner.StepRunner, "_take_turns")],
+    "drafting, rows": [(step_runner.StepRunner, "_take_turns")],
     "learning drafts": [(Sources, "committed")],
     "handing over": [(Outbox, "flush")],
     "scheduling, reports": [(step_runner.StepRunner, "run")],
