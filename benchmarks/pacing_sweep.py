@@ -13,7 +13,7 @@ import json
 import time
 from pathlib import Path
 
-from pacing_pairs import PACED, PLAIN, in_turns, speed
+from pacing_pairs import PLAIN, in_turns, speed
 from services import service
 
 from paceline.client import GatewayClient
@@ -42,7 +42,9 @@ async def main() -> None:
     parser.add_argument("--categories", default="", help="only these, with commas")
     options = parser.parse_args()
     lengths = [int(text) for text in options.lengths.split(",")]
-    policies = [PLAIN, PACED, *(DraftPolicy(Speculation.FIXED, n) for n in lengths)]
+    # Nothing is kept: who asks later would find the answers of those before.
+    policies = [PLAIN, DraftPolicy(Speculation.AUTO, forget=True)]
+    policies += [DraftPolicy(Speculation.FIXED, n, forget=True) for n in lengths]
     wanted = {name for name in options.categories.split(",") if name}
     prompts = {k: v for k, v in prompts_by_category().items() if not wanted or k in wanted}
     begin_s, of_best = time.monotonic(), {}
