@@ -24,7 +24,6 @@ from paceline.model.engine import LanguageModel
 from paceline.model.linear import CanonicalLinear
 from paceline.model.load import load_model, resolve
 from paceline.params import SamplingParams
-from verifier_service import round as rounds
 from verifier_service import step_runner
 from verifier_service.config import VerifierSettings
 from verifier_service.engine import Engine
@@ -38,7 +37,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "attention": [(Attention, "__call__"), (Attention, "prepare")],
     "rest of the forward": [(LanguageModel, "forward")],
     "choosing tokens": [(step_runner, "play")],
-    "the target's top ids": [(rounds, "top_tokens")],
+    "the target's top ids": [(step_runner, "top_tokens")],
     "drafting, rows": [(step_runner.StepRunner, "_take_turns")],
     "learning drafts": [(Sources, "committed")],
     "handing over": [(Outbox, "flush")],

@@ -22,6 +22,8 @@ from paceline.rejection import DraftDistribution, one_hot, verify_block
 NEG_INF = float("-inf")
 # top_p needs the likeliest tokens in order; nearly always these are enough, else all are sorted.
 _NUCLEUS_GUESS = 512
+# Scores whose maximum is looked at before any of them.
+_CHUNK = 256
 
 
 class NotFinite(ValueError):
@@ -313,8 +315,31 @@ def top_tokens(
     logits: Tensor,  # [num_rows, vocab_size], raw
     num_top: int,
 ) -> list[tuple[list[int], list[float]]]:
-    """Per row the likeliest ids, best first, and their raw log-probabilities."""
-    scores = logits.float()
-    top = torch.topk(scores, num_top)
-    logprobs = top.values - torch.logsumexp(scores, -1, keepdim=True)
-    return list(zip(top.indices.tolist(), logprobs.tolist(), strict=True))
+    """Per row the likeliest ids, best first, and their raw log-probabilities.
+
+    Those of a large vocabulary are a little too high: of the unlikely tokens only some are summed.
+    """
+    scores = logits
+    num_chunks = scores.shape[1] // _CHUNK
+    ids = None
+    if num_chunks > 2 * num_top:
+        # The chunks with the highest maxima, and what is left over, hold the highest scores. To
+        # sort and sum them all would take five times as long.
+        whole = num_chunks * _CHUNK
+        maxima = scores[:, :whole].view(-1, num_chunks, _CHUNK).amax(-1)
+        chunks = torch.topk(maxima, num_top).indices
+        within = torch.arange(_CHUNK, device=scores.device)
+        rest = torch.arange(whole, scores.shape[1], device=scores.device)
+        ids = torch.cat(
+            [
+                (chunks.unsqueeze(-1) * _CHUNK + within).flatten(1),
+                rest.expand(len(scores), -1),
+            ],
+            1,
+        )
+        scores = scores.gather(1, ids)
+    scores = scores.float()
+    values, places = torch.topk(scores, num_top)
+    logprobs = values - torch.logsumexp(scores, -1, keepdim=True)
+    top_ids = places if ids is None else ids.gather(1, places)
+    return list(zip(top_ids.tolist(), logprobs.tolist(), strict=True))

@@ -26,6 +26,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import Attributes, AttributeValue
 
 from paceline import __version__
+from paceline.sparing_exporter import SparingExporter
 
 # Spans. A round's number is an attribute, never part of the name.
 SPAN_CHAT = "chat"
@@ -149,7 +150,7 @@ def set_up(service_name: str) -> TracerProvider:
     if os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get(
         "OTEL_EXPORTER_OTLP_ENDPOINT"
     ):
-        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        provider.add_span_processor(BatchSpanProcessor(SparingExporter(OTLPSpanExporter())))
     return provider
 
 

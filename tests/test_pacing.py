@@ -124,9 +124,13 @@ def test_a_row_costs_all_sequences_of_a_step():
 
 
 def test_who_has_lost_its_budget_is_not_slowed_by_others():
-    hands = [Hand([0.9] * 8), Hand(is_harmed=True)]
+    hands = [Hand([0.9] * 8), Hand(allowance_us=0.0)]
     plan = plan_rows(hands, shape(2, 2), fitted(500.0, sequences=2), 64)
     assert plan.num_draft == [0, 0]
+    # Nor by more than is left of it.
+    hands = [Hand([0.9] * 8), Hand(allowance_us=1_600.0)]
+    plan = plan_rows(hands, shape(2, 2), fitted(500.0, sequences=2), 64)
+    assert plan.num_draft == [3, 0]
     calm = plan_rows([hands[0], Hand()], shape(2, 2), fitted(500.0, sequences=2), 64)
     assert calm.num_draft == [8, 0]
 
@@ -240,7 +244,7 @@ def test_a_drafter_with_dear_blocks_may_fail_now_and_then_once_it_has_gained():
 def test_what_others_cost_is_not_a_sequence_s_own_debt():
     ledger = Ledger()
     ledger.add(0.0, 40_000, 20_000)
-    assert ledger.is_harmed()
+    assert ledger.left_us == 0.0
     assert not ledger.is_spent
     assert ledger.allowance_us == 0.0
 

@@ -61,6 +61,7 @@ class Ledger:
         """Its own speculation has cost too much."""
         return self._own_us >= self._limit_us
 
-    def is_harmed(self, patience: float = 1.0) -> bool:
-        """It has lost so many budgets in all, its gains counted: others may cost it no more."""
-        return self.total_us >= patience * self._limit_us
+    @property
+    def left_us(self) -> float:
+        """What the rows of others may still cost it, all gains counted."""
+        return max(self._limit_us - self.total_us, 0.0)

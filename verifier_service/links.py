@@ -120,6 +120,7 @@ class DraftLinks:
         sequence.link = number
         limit = min(credit, link.max_draft_tokens)
         sequence.mailbox.restart()
+        sequence.untold_from = None
         position = sequence.mailbox.position
         sequence.clock.told(sequence.mailbox.epoch, position, limit, time.monotonic_ns())
         self._tell(
@@ -139,17 +140,26 @@ class DraftLinks:
         )
 
     def commit(self, sequence: VerifierSequence, commit: Commit, credit: int) -> None:
+        """Tell the drafter; while it rests, only when it is to go on, then all at once."""
         if sequence.link is None:
             return
         limit = min(credit, self._links[sequence.link].max_draft_tokens)
         position = sequence.mailbox.position
+        if not limit and not sequence.clock.credit:
+            if sequence.untold_from is None:
+                sequence.untold_from = commit.base_position
+            return
+        if sequence.untold_from is not None:
+            start, sequence.untold_from = sequence.untold_from, None
+            commit = Commit(commit.epoch, start, 0, sequence.token_ids[start:position])
         sequence.clock.told(commit.epoch, position, limit, time.monotonic_ns())
         self._tell(sequence.link, Committed(sequence.number, commit, limit, sequence.round_number))
 
     def finish(self, sequence: VerifierSequence) -> None:
         """The answer is complete. A drafter may keep it unless the request says otherwise."""
         if sequence.request.keep:
-            last = sequence.token_ids[sequence.mailbox.position :]
+            start = sequence.untold_from
+            last = sequence.token_ids[sequence.mailbox.position if start is None else start :]
             self._leave(sequence, Detach(sequence.number, finished=True, token_ids=last))
         else:
             self.detach(sequence)

@@ -1,79 +1,79 @@
-"""Looking: whether a step asks its sequences' own sources for draft tokens at all.
+"""Looking: whether a step asks a sequence's own sources for draft tokens at all.
 
-Asking takes time on the engine's thread, for every sequence, and among many more than the draft
-tokens bring: where steps found some and none was worth a row, the next ones do not look, for longer
-each time. Pure; times in microseconds.
+Asking takes time on the engine's thread, which delays every sequence of the step, and for many a
+text it brings nothing. The rule for any action (design.md 8): a sequence is asked while what that
+brought lately exceeds what asking and its rows cost. The others are asked in turn, within a small
+share of the time, to see whether their texts have changed. Pure; times in microseconds.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-_RATE = 0.05
-# A hiccup counts for at most so many times the mean.
-_CLIP = 2.0
-# Steps in a row without a draft token worth its row, before the first rest; and the longest rest.
-_PATIENCE, _LONGEST_REST = 2, 16
-
-
-@dataclass
-class Mean:
-    """Of all values at first, then of the last ones."""
-
-    value: float = 0.0
-    count: int = 0
-
-    def add(self, value: float) -> None:
-        self.count += 1
-        if self.count > 1:
-            value = min(value, _CLIP * self.value)
-        self.value += max(_RATE, 1 / self.count) * (value - self.value)
+# Tokens hoped for from a sequence that was never asked; how much the latest time counts.
+_HOPE, _RATE = 0.3, 0.2
+# Of the time, for asking where it has not paid; and so many sequences at once.
+_SHARE, _MOST_AT_ONCE = 0.01, 4
+# How fast a mean time follows, and how many times itself it believes in.
+_UP, _DOWN, _CLIP = 0.05, 0.25, 3.0
 
 
-@dataclass
+@dataclass(slots=True)
+class Interest:
+    """What asking one sequence's sources brought lately, less what it cost. In tokens."""
+
+    net: float = _HOPE
+    # Steps since it was asked.
+    num_rested: int = 0
+
+    @property
+    def pays(self) -> bool:
+        return self.net > 0.0
+
+    def asked(self, num_accepted: int, cost: float) -> None:
+        """`cost`: tokens that the step could have made in the time of asking and of the rows."""
+        self.num_rested = 0
+        self.net += _RATE * (num_accepted - cost - self.net)
+
+    def rested(self) -> None:
+        self.num_rested += 1
+
+
+@dataclass(slots=True)
 class Looking:
     """One per engine."""
 
-    # Time of a step outside the forward for each sequence, when it looked and when it did not.
-    _looked_us: Mean = field(default_factory=Mean)
-    _blind_us: Mean = field(default_factory=Mean)
-    _num_idle: int = 0
-    _rest_left: int = 0
-    _num_sequences: int = 0
+    # Of asking one sequence; 0: not known yet.
+    cost_us: float = 0.0
+    # Of a step that asks nobody.
+    _blind_us: float = 0.0
+    _saved_us: float = 0.0
 
-    @property
-    def is_on(self) -> bool:
-        return self._rest_left <= 0
+    def choose(self, interests: Sequence[Interest]) -> list[bool]:
+        """Which of these sequences to ask in this step."""
+        asks = [interest.pays for interest in interests]
+        others = [index for index, pays in enumerate(asks) if not pays]
+        others.sort(key=lambda index: -interests[index].num_rested)
+        num_tried = int(self._saved_us / self.cost_us) if self.cost_us else len(others)
+        for index in others[:num_tried]:
+            asks[index] = True
+        return asks
 
-    @property
-    def cost_us(self) -> float:
-        """What looking adds to a step for each sequence; 0 until both kinds of step were seen."""
-        if not self._looked_us.count or not self._blind_us.count:
-            return 0.0
-        return max(self._looked_us.value - self._blind_us.value, 0.0)
+    def measured(self, look_us: float, num_asked: int, num_tried: int, step_us: float) -> None:
+        """After a step that asked so many, `num_tried` of them although it had not paid.
 
-    def restart(self) -> None:
-        """Other answers: what these found says nothing of them."""
-        self._num_idle = self._rest_left = 0
-
-    def measured(
-        self, num_sequences: int, outside_us: float, *, found: bool, num_drafted: int
-    ) -> None:
-        """After a step without prefill, of sequences with sources of their own.
-
-        found: there were draft tokens to choose from; num_drafted: how many were chosen.
+        `look_us`: of choosing the step's draft tokens, and of learning from what became of them.
         """
-        each_us = outside_us / num_sequences
-        if self.is_on:
-            self._looked_us.add(each_us)
-            if num_drafted:
-                self._num_idle = 0
-            elif found:
-                self._num_idle += 1
-                if self._num_idle >= _PATIENCE:
-                    self._rest_left = min(2 ** (self._num_idle - _PATIENCE + 1), _LONGEST_REST)
+        if not num_asked:
+            self._blind_us = _towards(self._blind_us, look_us)
         else:
-            self._blind_us.add(each_us)
-            self._rest_left -= 1
-        if num_sequences < self._num_sequences:
-            # Rows have become cheaper.
-            self.restart()
-        self._num_sequences = num_sequences
+            self.cost_us = _towards(self.cost_us, max(look_us - self._blind_us, 0.0) / num_asked)
+        saved_us = self._saved_us + _SHARE * step_us - num_tried * self.cost_us
+        self._saved_us = min(max(saved_us, 0.0), _MOST_AT_ONCE * self.cost_us)
+
+
+def _towards(mean_us: float, value_us: float) -> float:
+    """Slowly up and quickly down: hiccups, and all that is done for the first time, are long."""
+    if not mean_us:
+        return value_us
+    value_us = min(value_us, _CLIP * mean_us)
+    return mean_us + (_UP if value_us > mean_us else _DOWN) * (value_us - mean_us)

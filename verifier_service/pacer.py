@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from paceline.rounds import TokenSource
 from verifier_service.acceptance import Priors
 from verifier_service.arrival import Arrival
+from verifier_service.fortune import Fortune, Pool
 from verifier_service.ledger import DEFAULT_BUDGET_SHARE, DEFAULT_BUDGET_US, Ledger
 from verifier_service.looking import Looking
 from verifier_service.pacing import Mode, Pacing, RoundCost
@@ -31,8 +32,6 @@ _FIRST_QUIET = 8
 _QUIET_STEPS = 4
 # A probe verifies so many draft tokens, as if each were so likely to stand.
 _PROBE_TOKENS, _PROBE_HOPE = 4, 0.6
-# Budgets that the rows of others may cost a sequence with sources of its own.
-_PATIENCE = 4.0
 # Draft tokens less likely to be reached are not worth a drafter's time; some always are.
 _LEAST_SURVIVAL, _LEAST_CREDIT = 0.03, 2
 
@@ -70,12 +69,11 @@ class View:
         return len(self.survival)
 
     @property
-    def is_harmed(self) -> bool:
-        """It has nothing left to lose to others."""
-        if self.is_drafting:
-            return self.is_reading
-        patience = _PATIENCE if self.has_own else 1.0
-        return self.is_reading or self.pacing.ledger.is_harmed(patience)
+    def allowance_us(self) -> float:
+        """What the step may cost it."""
+        if self.is_reading:
+            return 0.0
+        return self.pacing.allowance_us(has_own=self.has_own, is_drafting=self.is_drafting)
 
 
 @dataclass
@@ -92,6 +90,7 @@ class Pacer:
     def __post_init__(self) -> None:
         self._since_plain = 0
         self._quiet_left = 0
+        self._pool = Pool()
         self.new_drafter()
 
     def new_drafter(self) -> None:
@@ -109,6 +108,7 @@ class Pacer:
             Ledger(self.budget_us, self.budget_share),
             self._arrival.copy(),
             self.verdicts.of(workload),
+            Fortune(self._pool),
         )
 
     @property
@@ -136,7 +136,7 @@ class Pacer:
         hands = [self._hand(view) for view in views]
         plan = plan_rows(hands, plain, self.step_time, max_rows)
         is_probe = self._wants_plain(plan, plain)
-        if is_probe or not self._pays(plan, plain, views):
+        if is_probe:
             plan = Plan(
                 [0] * len(views), float(len(views)), plan.time_us, plan.min_probability, is_probe
             )
@@ -173,7 +173,7 @@ class Pacer:
         if survival is None:
             survival = pacing.acceptance.survival(count, view.source)
         if pacing.mode is not Mode.PROBE:
-            return Hand(survival[:count], view.is_harmed)
+            return Hand(survival[:count], view.allowance_us)
         # A probe looks at what the estimate has given up on.
         hoped = survival[: min(count, _PROBE_TOKENS)]
         return Hand([max(p, _PROBE_HOPE**n) for n, p in enumerate(hoped, 1)])
@@ -182,7 +182,7 @@ class Pacer:
         pacing = view.pacing
         if view.survival is not None and not view.expects:
             hand = view.survival[: pacing.usable(len(view.survival))]
-            return Prospect(hand, [0.0] * len(hand), is_harmed=view.is_harmed)
+            return Prospect(hand, [0.0] * len(hand), allowance_us=view.allowance_us)
         ready = pacing.usable(min(view.num_ready, view.limit))
         arrivals = [0.0] * ready
         in_step = 0
@@ -199,7 +199,7 @@ class Pacer:
             pacing.arrival.hit_rate,
             # The first of them is the token that the step itself chooses.
             max(in_step - 1, 0),
-            view.is_harmed,
+            view.allowance_us,
         )
 
     def _wants_plain(self, plan: Plan, plain: StepShape) -> bool:
@@ -209,14 +209,6 @@ class Pacer:
         if not any(plan.num_draft) or self._since_plain < _STEPS_BETWEEN_PLAIN:
             return False
         return self.step_time.relative_error(plain) > _PLAIN_ERROR
-
-    def _pays(self, plan: Plan, plain: StepShape, views: Sequence[View]) -> bool:
-        """Whether the draft tokens are worth looking for them, too."""
-        if not self.looking.is_on:
-            return True
-        looking_us = self.looking.cost_us * sum(view.survival is not None for view in views)
-        plain_us = self.step_time.predict(plain)
-        return plan.num_tokens * plain_us >= len(views) * (plan.time_us + looking_us)
 
     def least_probability(self, plain: StepShape) -> float:
         """Below it no draft token can be worth a row in this step: rows get no cheaper."""

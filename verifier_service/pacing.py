@@ -5,12 +5,14 @@ the commit, and is looked at now and then by a probe of a few rounds. Between tw
 least a second. Pure: times come in as numbers, all in microseconds.
 """
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 
 from paceline.rounds import PlainReason, TokenSource
 from verifier_service.acceptance import Acceptance, Priors
 from verifier_service.arrival import Arrival
+from verifier_service.fortune import Fortune
 from verifier_service.ledger import Ledger
 from verifier_service.verdict import Verdict
 
@@ -48,6 +50,7 @@ class RoundCost:
 
     rows_us, drafting_us: what draft rows of all sequences, and drafters at work, added to the step.
     row_share: of those rows, how many were this sequence's. waited: the wait was for its draft too.
+    look_us: what asking the sequences' own sources took, look_share of it for this one's.
     """
 
     source: TokenSource
@@ -60,6 +63,8 @@ class RoundCost:
     plain_us: float
     row_share: float = 1.0
     waited: bool = True
+    look_us: float = 0.0
+    look_share: float = 0.0
 
 
 @dataclass
@@ -71,6 +76,7 @@ class Pacing:
     ledger: Ledger = field(default_factory=Ledger)
     arrival: Arrival = field(default_factory=Arrival)
     verdict: Verdict = field(default_factory=Verdict)
+    fortune: Fortune = field(default_factory=Fortune)
     mode: Mode = Mode.ON
     # Why it is off.
     reason: PlainReason = PlainReason.UNSPECIFIED
@@ -111,6 +117,16 @@ class Pacing:
         """Whether a step may wait for this sequence's drafter at all."""
         return self.mode is Mode.ON and not self.ledger.is_spent
 
+    def allowance_us(self, *, has_own: bool, is_drafting: bool) -> float:
+        """What a step with the draft rows of others may cost it: what is left of its budget.
+
+        Without bounds where it is about to win that back, by its own sources or with a drafter.
+        """
+        if is_drafting and not has_own:
+            return math.inf
+        left_us = self.ledger.left_us
+        return math.inf if left_us <= 0.0 and has_own and self.fortune.mean_us >= 0.0 else left_us
+
     def prospect_us(self, limit: int, min_probability: float, plain_us: float) -> float:
         """What a full block would gain at the present price of a row."""
         return plain_us * sum(
@@ -121,15 +137,18 @@ class Pacing:
         """After a round."""
         if cost.tested:
             self.acceptance.learn(cost.source, cost.tested, cost.stood)
-        own_us = cost.rows_us * cost.row_share + (cost.wait_us if cost.waited else 0.0)
+        own_us = cost.rows_us * cost.row_share + cost.look_us * cost.look_share
+        own_us += cost.wait_us if cost.waited else 0.0
         gained_us = cost.accepted * cost.plain_us - own_us
         drafting_us = cost.drafting_us * self.drafts
         lost_us = drafting_us - gained_us
-        overhead_us = cost.wait_us + cost.rows_us + cost.drafting_us
+        overhead_us = cost.wait_us + cost.rows_us + cost.drafting_us + cost.look_us
         others_us = overhead_us - own_us - drafting_us
         self.ledger.add(
             lost_us, others_us, cost.plain_us + overhead_us, staked_us=own_us + drafting_us
         )
+        if overhead_us > 0.0:
+            self.fortune.add(-lost_us - others_us)
         if self.mode is Mode.PROBE:
             self._probe_left -= 1
             self._account_us -= lost_us

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from paceline.lookup.recycling import NUM_TOP, Top
+from paceline.lookup.recycling import Top
 from paceline.lookup.thoughts import Thoughts
 from paceline.rounds import FinishReason, PlainReason, PrefillReport, RoundReport, TokenSource
-from paceline.sampling import Chooser, logprobs, top_tokens, verify
+from paceline.sampling import Chooser, logprobs, verify
 from verifier_service.sequence import (
     FinalEvent,
     TokenLogprob,
@@ -60,10 +60,17 @@ def ignore_step(step: StepFacts, outcomes: Sequence[Outcome]) -> None:
     """Nobody listens."""
 
 
-def play(turn: Turn, logits: Tensor, chooser: Chooser, eos_token_ids: frozenset[int]) -> Outcome:
+def play(
+    turn: Turn,
+    logits: Tensor,
+    chooser: Chooser,
+    eos_token_ids: frozenset[int],
+    tops: Sequence[Top] = (),
+) -> Outcome:
     """Choose this round's tokens and keep what a stop leaves of them.
 
-    logits: [num_draft_tokens + 1, vocab_size]. Raises NotFinite or NothingLeft; the sequence is
+    logits: [num_draft_tokens + 1, vocab_size]; tops: the likeliest ids of each row, if some source
+    wants to know them. Raises NotFinite or NothingLeft; the sequence is
     then of no further use.
     """
     sequence, draft = turn.sequence, turn.draft
@@ -93,7 +100,7 @@ def play(turn: Turn, logits: Tensor, chooser: Chooser, eos_token_ids: frozenset[
         num_accepted=len(path),
         rejected=verdict.num_tested > verdict.num_accepted,
         accepted=[draft.sources[node] for node in path],
-        thoughts=_thoughts(turn, logits[:, : chooser.vocab_size]),
+        thoughts=Thoughts(draft.token_ids, draft.parents, draft.sources, tops) if tops else None,
         logprobs=_logprobs(sequence, rows, token_ids),
         plain_reason=why_plain,
         finish_reason=finish_reason,
@@ -108,14 +115,6 @@ def _plain_reason(turn: Turn) -> PlainReason:
     if reason is PlainReason.NO_DRAFT and not turn.looked:
         return PlainReason.NOT_WORTH
     return reason
-
-
-def _thoughts(turn: Turn, rows: Tensor) -> Thoughts | None:
-    sources, draft = turn.sequence.sources, turn.draft
-    if sources is None or not turn.looked or not sources.wants_thoughts:
-        return None
-    tops = [Top(*top) for top in top_tokens(rows, NUM_TOP)]
-    return Thoughts(draft.token_ids, draft.parents, draft.sources, tops)
 
 
 def _logprobs(

@@ -23,11 +23,11 @@ _MAX_MOMENTS = 4
 class Hand:
     """One sequence's draft tokens at hand: P(it and all before it stand), descending.
 
-    `is_harmed`: others must not slow it.
+    `allowance_us`: what the step may cost it at most, its own expected gain counted.
     """
 
     survival: Sequence[float] = ()
-    is_harmed: bool = False
+    allowance_us: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def plan_rows(
         else:
             heapq.heappop(heap)
     gains = [1.0 + sum(h.survival[:n]) for h, n in zip(hands, num_draft, strict=True)]
-    while taken and _slows_the_harmed(hands, gains, plain_us, time_us - wait_us):
+    while taken and _costs_too_much(hands, gains, plain_us, time_us - wait_us):
         index, probability, row_us = taken.pop()
         num_draft[index] -= 1
         gains[index] -= probability
@@ -86,14 +86,14 @@ def plan_rows(
     return Plan(num_draft, tokens, time_us - wait_us, min(price, 1.0))
 
 
-def _slows_the_harmed(
+def _costs_too_much(
     hands: Sequence[Hand], gains: Sequence[float], plain_us: float, time_us: float
 ) -> bool:
-    """Whether a sequence that has no time to lose would lose some."""
+    """Whether the step would cost a sequence more than it has left to lose."""
     if time_us <= plain_us * (1 + _BYSTANDER_SHARE):
         return False
     return any(
-        hand.is_harmed and gain * plain_us < time_us
+        time_us - gain * plain_us > hand.allowance_us
         for hand, gain in zip(hands, gains, strict=True)
     )
 
@@ -112,7 +112,7 @@ class Prospect:
     arrivals_us: Sequence[float]
     chance: float = 1.0
     num_in_step: int = 0
-    is_harmed: bool = False
+    allowance_us: float = math.inf
 
     @property
     def is_empty(self) -> bool:
@@ -136,7 +136,7 @@ class Prospect:
                 for p, at_us in zip(self.survival, self.arrivals_us, strict=False)
                 if at_us <= within_us
             ],
-            self.is_harmed,
+            self.allowance_us,
         )
 
     @property

@@ -23,6 +23,7 @@ from paceline.rounds import (
 )
 from paceline.sampling import SamplingState
 from verifier_service.draft_clock import DraftClock
+from verifier_service.looking import Interest
 from verifier_service.mailbox import Mailbox
 from verifier_service.pacing import Pacing
 from verifier_service.sources import Sources
@@ -115,6 +116,7 @@ class VerifierSequence:
     cache: SequenceCache | None = None
     # None: it verifies what its drafter sends, in chains.
     sources: Sources | None = None
+    interest: Interest = field(default_factory=Interest)
     # Prompt and delivered tokens.
     token_ids: list[int] = field(default_factory=list)
     # Which drafter link it is attached to.
@@ -122,6 +124,8 @@ class VerifierSequence:
     may_attach: bool = True
     retry_attach_ns: int = 0
     clock: DraftClock = field(default_factory=DraftClock)
+    # Where the tokens begin that its drafter, which rests, was not told of.
+    untold_from: int | None = None
     prefill_started_ns: int = 0
     # Prompt tokens that were found in the cache.
     num_cached: int = 0

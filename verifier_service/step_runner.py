@@ -5,15 +5,18 @@ messages: links to drafters are numbers, updates are dataclasses.
 """
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
+from paceline.lookup.recycling import NUM_TOP, Top
 from paceline.model.engine import LanguageModel
 from paceline.params import Speculation
 from paceline.rounds import FinishReason, SpeculationTotals, TokenSource
-from paceline.sampling import Chooser, NotFinite, NothingLeft
+from paceline.sampling import Chooser, NotFinite, NothingLeft, top_tokens
 from verifier_service.config import VerifierSettings
 from verifier_service.inbox import Inbox
 from verifier_service.intake import take_blocks, take_lost
@@ -57,6 +60,8 @@ class StepRunner:
         self._pacer = Pacer(1e3 * settings.draft_budget_ms, settings.draft_budget_share)
         # Draft tokens less likely to stand were not worth a row in the last step.
         self._price = 0.0
+        # Time of this step that went into its sequences' own sources.
+        self._look_us = 0.0
         identity = model.identity
         self._stores = Stores(
             warm_table(
@@ -84,8 +89,6 @@ class StepRunner:
             if reason is not FinishReason.UNSPECIFIED:
                 self._finish(sequence, reason, stop_token_id)
                 return
-        if not self.places.has_work:
-            self._pacer.looking.restart()
         sequence.pacing = self._pacer.pacing(request.workload)
         self.places.enter(sequence)
 
@@ -122,7 +125,7 @@ class StepRunner:
 
     def run(self) -> tuple[StepFacts, list[Outcome]] | None:
         """One step, its rounds reported and counted; None if nobody could move."""
-        begin_ns = time.monotonic_ns()
+        self._look_us = 0.0
         for sequence in self.places.overdue():
             self._fail(sequence, "deadline", "timeout_ms ran out")
         self.places.admit()
@@ -147,22 +150,23 @@ class StepRunner:
         num_rows = sum(len(segment.token_ids) for segment in rows)
         self.num_steps += 1
         self._pacer.measured(step.shape, step.plain, time_us, prefill=step.has_prefill)
-        passed_us = (time.monotonic_ns() - begin_ns) / 1e3
-        self._learn_of_looking(step, passed_us - forward_us - turns[0].wait_us)
         facts = StepFacts(
             start_unix_nanos=start_unix_ns,
             time_us=time_us,
             num_sequences=len(turns),
             num_rows=num_rows,
         )
+        num_asked = self._learn_of_looking(step, outcomes, time_us)
         for outcome in outcomes:
-            self._learn(outcome, step, time_us)
+            self._learn(outcome, step, time_us, num_asked)
             self._conclude(outcome, facts)
         return facts, outcomes
 
     def _take_turns(self) -> Step:
         now_ns = time.monotonic_ns()
-        return take_turns(self.places.running, self._pacer, self._settings, now_ns)
+        step = take_turns(self.places.running, self._pacer, self._settings, now_ns)
+        self._look_us += (time.monotonic_ns() - now_ns) / 1e3
+        return step
 
     def _credit(self, sequence: VerifierSequence) -> int:
         """How far its drafter may run ahead."""
@@ -176,14 +180,16 @@ class StepRunner:
     ) -> list[Outcome]:
         """Every sequence's round; the drafters are told of each as soon as it is known."""
         outcomes = []
+        tops = iter(self._tops(turns, num_logits, logits))
         start = 0
         for turn, count in zip(turns, num_logits, strict=True):
             if not count:
                 continue
             rows, start = logits[start : start + count], start + count
+            known = list(itertools.islice(tops, count)) if _wants_tops(turn) else ()
             sequence = turn.sequence
             try:
-                outcome = play(turn, rows, self._chooser, self._model.eos_token_ids)
+                outcome = play(turn, rows, self._chooser, self._model.eos_token_ids, known)
             except NotFinite as error:
                 self._fail(sequence, "not_finite", f"{error}; retry")
                 continue
@@ -191,7 +197,9 @@ class StepRunner:
                 self._fail(sequence, "nothing_left", str(error))
                 continue
             if sequence.sources is not None:
+                begin_ns = time.monotonic_ns()
                 sequence.sources.committed(outcome.token_ids, outcome.thoughts)
+                self._look_us += (time.monotonic_ns() - begin_ns) / 1e3
             assert sequence.cache is not None
             # Only now: what gave a token is known to be finite.
             sequence.cache.register(sequence.token_ids)
@@ -202,7 +210,7 @@ class StepRunner:
             outcomes.append(outcome)
         return outcomes
 
-    def _learn(self, outcome: Outcome, step: Step, time_us: float) -> None:
+    def _learn(self, outcome: Outcome, step: Step, time_us: float, num_asked: int) -> None:
         """Let pacing learn from a round; not from the first, whose step also read the prompt."""
         turn = outcome.turn
         if turn.sequence.prefill is None:
@@ -220,21 +228,45 @@ class StepRunner:
             plain_us=plain_us,
             row_share=len(turn.draft.token_ids) / max(step.shape.rows - step.plain.rows, 1),
             waited=turn.waited,
+            look_us=self._pacer.looking.cost_us * num_asked,
+            look_share=turn.asked_own / max(num_asked, 1),
         )
         self._pacer.learn(turn.view, cost, time.monotonic_ns() / 1e3, step.price)
 
-    def _learn_of_looking(self, step: Step, outside_us: float) -> None:
-        """From steps that could have looked, and did or did not because of what looking brings."""
-        own = [turn for turn in step.turns if turn.view.has_own and not turn.view.fixed]
-        is_plain_on_purpose = any(turn.is_probe for turn in step.turns)
-        if not own or is_plain_on_purpose or any(turn.view.is_reading for turn in step.turns):
-            return
-        self._pacer.looking.measured(
-            len(step.turns),
-            outside_us,
-            found=any(turn.view.survival for turn in own),
-            num_drafted=sum(len(turn.draft.token_ids) for turn in own),
-        )
+    def _tops(
+        self, turns: Sequence[Turn], num_logits: Sequence[int], logits: Tensor
+    ) -> Sequence[Top]:
+        """What the target thought at every row of the turns that have a use for it."""
+        wanted = [
+            wants
+            for turn, count in zip(turns, num_logits, strict=True)
+            for wants in [_wants_tops(turn)] * count
+        ]
+        if not any(wanted):
+            return ()
+        begin_ns = time.monotonic_ns()
+        rows = logits[:, : self._model.vocab_size]
+        if not all(wanted):
+            rows = rows[torch.tensor(wanted, device=rows.device)]
+        tops = [Top(*top) for top in top_tokens(rows, NUM_TOP)]
+        self._look_us += (time.monotonic_ns() - begin_ns) / 1e3
+        return tops
+
+    def _learn_of_looking(self, step: Step, outcomes: Sequence[Outcome], time_us: float) -> int:
+        """What asking own sources brought and cost; of how many sequences."""
+        looking = self._pacer.looking
+        asked = [outcome for outcome in outcomes if outcome.turn.asked_own]
+        num_tried = sum(not outcome.turn.sequence.interest.pays for outcome in asked)
+        looking.measured(self._look_us, len(asked), num_tried, time_us)
+        for outcome in outcomes:
+            turn, interest = outcome.turn, outcome.turn.sequence.interest
+            if not turn.asked_own:
+                interest.rested()
+            # Not a first token's few, nor what was left aside on purpose.
+            elif not turn.view.is_reading and not turn.is_probe:
+                cost = step.rate * looking.cost_us + step.price * len(turn.draft.token_ids)
+                interest.asked(outcome.num_accepted, cost)
+        return len(asked)
 
     def _conclude(self, outcome: Outcome, facts: StepFacts) -> None:
         """Report a round, and end the answer if it did."""
@@ -274,3 +306,8 @@ class StepRunner:
         """Take a sequence out of everything. Safe to repeat."""
         self.links.detach(sequence)
         self.places.leave(sequence)
+
+
+def _wants_tops(turn: Turn) -> bool:
+    sources = turn.sequence.sources
+    return sources is not None and turn.looked and sources.wants_thoughts

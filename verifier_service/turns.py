@@ -24,6 +24,8 @@ _FIXED_WAIT_US = 250_000.0
 # Draft tokens beside the last pieces of prompts, shared by all that are read at the moment (but one
 # each): they delay first tokens by a few per cent.
 _FIRST_DRAFT = 4
+# What stands less often than it fails only delays the first token.
+_FIRST_LEAST = 0.5
 
 
 @dataclass(slots=True)
@@ -58,6 +60,11 @@ class Turn:
             self.draft.parents,
         )
 
+    @property
+    def asked_own(self) -> bool:
+        """Its own sources were asked, which was not for sure."""
+        return self.looked and self.view.has_own and not self.view.fixed
+
     def evidence(self, token_ids: Sequence[int]) -> tuple[int, int]:
         """Of what the drafter had sent: tokens compared with the round's, and that would stand."""
         compared = list(zip(self.sent.token_ids, token_ids, strict=False))
@@ -79,6 +86,8 @@ class Step:
     turns: list[Turn]
     plain: StepShape
     price: float = 0.0
+    # Tokens per microsecond, as planned.
+    rate: float = 0.0
 
     @property
     def shape(self) -> StepShape:
@@ -107,7 +116,7 @@ def take_turns(
     plain = _plain_shape(ready, [share.num_tokens for share in bare], running)
     num_reading = sum(sequence.prefill is None for sequence in ready)
     first_draft = max(_FIRST_DRAFT // max(num_reading, 1), 1)
-    looking = [_looks(sequence, pacer, num_reading) for sequence in ready]
+    looking = _looking(ready, pacer, num_reading)
     least = pacer.least_probability(plain)
     views = [
         _view(sequence, now_ns, first_draft, least, looks=looks)
@@ -132,7 +141,8 @@ def take_turns(
         for sequence, view, share, looks in zip(ready, views, shares, looking, strict=True)
         if share.num_tokens
     ]
-    return Step(turns, plain._replace(sequences=len(turns)), plan.min_probability)
+    rate = plan.num_tokens / plan.time_us if plan.time_us else 0.0
+    return Step(turns, plain._replace(sequences=len(turns)), plan.min_probability, rate)
 
 
 def worthwhile_wait(step: Step, pacer: Pacer, settings: VerifierSettings) -> Wait:
@@ -150,23 +160,55 @@ def _tree(sequence: VerifierSequence, sources: Sources, count: int, least: float
     is_fixed = sequence.request.speculation is Speculation.FIXED
     if is_fixed or sequence.pacing.mode is Mode.PROBE:
         least = 0.0
+    elif sequence.prefill is None:
+        least = max(least, _FIRST_LEAST)
     return sources.draft(Chain(sent.token_ids, sent.sources), sequence.num_left, count, least)
 
 
-def _looks(sequence: VerifierSequence, pacer: Pacer, num_reading: int) -> bool:
-    """Whether its own sources are asked in this step: not where the first tokens of others come
-    before its draft rows."""
-    if sequence.request.speculation is Speculation.FIXED:
+def _looking(ready: Sequence[VerifierSequence], pacer: Pacer, num_reading: int) -> list[bool]:
+    """Which sequences' own sources are asked in this step."""
+    looking = [_must_look(sequence) for sequence in ready]
+    open_ = [
+        index
+        for index, sequence in enumerate(ready)
+        if not looking[index] and _may_look(sequence, num_reading)
+    ]
+    # What they found would only slow one that has nothing to lose.
+    if all(map(_allowance_us, ready)):
+        chosen = pacer.looking.choose([ready[index].interest for index in open_])
+        for index, looks in zip(open_, chosen, strict=True):
+            looking[index] = looks
+    return looking
+
+
+def _must_look(sequence: VerifierSequence) -> bool:
+    if sequence.sources is None or sequence.request.speculation is Speculation.FIXED:
         return True
-    if sequence.sources is not None and sequence.sources.needs_every_step:
-        return True
+    return sequence.sources.needs_every_step or not sequence.sources.has_own
+
+
+def _may_look(sequence: VerifierSequence, num_reading: int) -> bool:
+    """Not where the first tokens of others come before its draft rows."""
     if sequence.pacing.ledger.is_spent and sequence.pacing.mode is not Mode.PROBE:
         return False
-    return pacer.looking.is_on and (not num_reading or sequence.prefill is None)
+    return not num_reading or sequence.prefill is None
 
 
 def _has_own(sequence: VerifierSequence) -> bool:
-    return sequence.sources is not None and sequence.sources.has_own
+    """It drafts by itself, and its budget for that is not spent."""
+    if sequence.sources is None or not sequence.sources.has_own:
+        return False
+    return not sequence.pacing.ledger.is_spent
+
+
+def _is_drafting(sequence: VerifierSequence) -> bool:
+    return sequence.link is not None and sequence.clock.credit > 0
+
+
+def _allowance_us(sequence: VerifierSequence) -> float:
+    return sequence.pacing.allowance_us(
+        has_own=_has_own(sequence), is_drafting=_is_drafting(sequence)
+    )
 
 
 def _draft(sequence: VerifierSequence, count: int, least: float, *, looks: bool) -> Draft:
@@ -184,7 +226,8 @@ def _view(
     """Never expects a draft for the first token: that one is not to wait. Nor does it expect one
     where the sequence's own sources promise more than the drafter's first token."""
     ready = len(sequence.mailbox)
-    survival, is_content = None, _has_own(sequence)
+    survival = None
+    is_content = sequence.sources is not None and sequence.sources.has_own
     fixed = sequence.request.speculation is Speculation.FIXED
     if sequence.sources is not None and looks:
         limit = sequence.tree_limit
@@ -207,8 +250,8 @@ def _view(
             and ready < min(sequence.clock.credit, sequence.draft_limit)
         ),
         since_us=sequence.clock.since_us(ready, now_ns),
-        is_drafting=sequence.link is not None and sequence.clock.credit > 0,
-        has_own=_has_own(sequence) and not sequence.pacing.ledger.is_spent,
+        is_drafting=_is_drafting(sequence),
+        has_own=_has_own(sequence),
         fixed=fixed,
         is_reading=sequence.prefill is None,
     )

@@ -33,6 +33,7 @@ class DrafterServiceStub:
     FAILED_PRECONDITION  the tokenizers differ (both fingerprints are in the message)
     UNIMPLEMENTED        another protocol version
     2. The verifier sends `updates`, one message per engine step with the news of every sequence.
+    Of one whose drafter rests there is none until it is to go on: then one commit tells it all.
     Within a message detaches apply first, then attaches, then commits.
     3. The drafter sends `blocks` at any time. It does not wait for commits: it drafts on, assuming
     that its tokens stand, up to max_draft_tokens beyond the last commit it knows. That number is
@@ -75,6 +76,7 @@ class DrafterServiceServicer:
     FAILED_PRECONDITION  the tokenizers differ (both fingerprints are in the message)
     UNIMPLEMENTED        another protocol version
     2. The verifier sends `updates`, one message per engine step with the news of every sequence.
+    Of one whose drafter rests there is none until it is to go on: then one commit tells it all.
     Within a message detaches apply first, then attaches, then commits.
     3. The drafter sends `blocks` at any time. It does not wait for commits: it drafts on, assuming
     that its tokens stand, up to max_draft_tokens beyond the last commit it knows. That number is
@@ -126,6 +128,7 @@ class DrafterService:
     FAILED_PRECONDITION  the tokenizers differ (both fingerprints are in the message)
     UNIMPLEMENTED        another protocol version
     2. The verifier sends `updates`, one message per engine step with the news of every sequence.
+    Of one whose drafter rests there is none until it is to go on: then one commit tells it all.
     Within a message detaches apply first, then attaches, then commits.
     3. The drafter sends `blocks` at any time. It does not wait for commits: it drafts on, assuming
     that its tokens stand, up to max_draft_tokens beyond the last commit it knows. That number is
