@@ -30,7 +30,6 @@ async def serve(settings: DrafterSettings) -> None:
         max_sequences=settings.max_sequences,
         max_draft_tokens=settings.max_draft_tokens,
         tracer=tracer,
-        niceness=settings.niceness if settings.drafter == "model" else 0,
     )
     endpoint = open_endpoint(settings, instruments.DRAFTER)
     if endpoint:

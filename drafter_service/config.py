@@ -30,12 +30,6 @@ class DrafterSettings(ServiceSettings):
         "fast", description="exact repeats a target's bits where the draft model is the target"
     )
     threads: int = Field(1, ge=1, description="CPU threads of the draft model")
-    niceness: int = Field(
-        19,
-        ge=0,
-        le=19,
-        description="how far a draft model gives way to a verifier on the same cores; 0: not",
-    )
     max_sequences: int = Field(64, ge=1, description="sequences of all verifiers together")
     max_draft_tokens: int = Field(
         16, ge=1, le=255, description="how far to run ahead of a sequence's last commit"

@@ -5,9 +5,7 @@ of what it contradicts. What a step drafted leaves at once. Knows no messages an
 """
 
 import logging
-import os
 import queue
-import sys
 import threading
 import time
 
@@ -32,14 +30,12 @@ class DraftEngine:
         max_sequences: int,
         max_draft_tokens: int,
         tracer: Tracer | None = None,
-        niceness: int = 0,
     ) -> None:
-        """Without a tracer no spans are made. `niceness`: of the drafting thread, 0 to 19."""
+        """Without a tracer no spans are made."""
         self.drafter = drafter
         self.max_sequences = max_sequences
         self.max_draft_tokens = max_draft_tokens
         self._tracer = tracer
-        self._niceness = niceness
         self._sequences = Sequences(drafter, max_sequences)
         self.counters = self._sequences.counters
         # None for the updates: the stream is gone. None altogether: stop.
@@ -82,9 +78,6 @@ class DraftEngine:
         self._inbox.put((stream, None))
 
     def _run(self) -> None:
-        # Elsewhere it would be the whole process.
-        if self._niceness and sys.platform == "linux":
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
         is_running = True
         while is_running:
             try:
