@@ -171,6 +171,13 @@ def test_a_prompt_that_is_read_comes_before_the_drafts_of_others():
     assert looked(pacer, sequences) == [False, True]
 
 
+def test_a_prompt_that_is_not_read_to_its_end_asks_for_nothing():
+    pacer = pacer_that_knows()
+    sequences = [running(pacer, is_reading=True)]
+    sequences[0].token_ids += [5] * 600
+    assert looked(pacer, sequences) == [False]
+
+
 def test_a_sequence_that_rests_is_not_asked():
     pacer = pacer_that_knows()
     pacer.looking.cost_us = LOOK_US

@@ -116,7 +116,8 @@ def take_turns(
     plain = _plain_shape(ready, [share.num_tokens for share in bare], running)
     num_reading = sum(sequence.prefill is None for sequence in ready)
     first_draft = max(_FIRST_DRAFT // max(num_reading, 1), 1)
-    looking = _looking(ready, pacer, num_reading)
+    whole = [share.num_tokens == s.num_pending for share, s in zip(bare, ready, strict=True)]
+    looking = _looking(ready, whole, pacer, num_reading)
     least = pacer.least_probability(plain)
     views = [
         _view(sequence, now_ns, first_draft, least, looks=looks)
@@ -165,13 +166,16 @@ def _tree(sequence: VerifierSequence, sources: Sources, count: int, least: float
     return sources.draft(Chain(sent.token_ids, sent.sources), sequence.num_left, count, least)
 
 
-def _looking(ready: Sequence[VerifierSequence], pacer: Pacer, num_reading: int) -> list[bool]:
-    """Which sequences' own sources are asked in this step."""
-    looking = [_must_look(sequence) for sequence in ready]
+def _looking(
+    ready: Sequence[VerifierSequence], whole: Sequence[bool], pacer: Pacer, num_reading: int
+) -> list[bool]:
+    """Which sequences' own sources are asked in this step; `whole`: who will be read to its end,
+    without which no token is chosen."""
+    looking = [is_whole and _must_look(s) for s, is_whole in zip(ready, whole, strict=True)]
     open_ = [
         index
         for index, sequence in enumerate(ready)
-        if not looking[index] and _may_look(sequence, num_reading)
+        if whole[index] and not looking[index] and _may_look(sequence, num_reading)
     ]
     # What they found would only slow one that has nothing to lose.
     if all(map(_allowance_us, ready)):
