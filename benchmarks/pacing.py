@@ -1,7 +1,8 @@
 """Never slower, on real services: each case against speculation off, in turns, on the same ones.
 
 Drafters that are useless, slow, flapping, on the same cores; a good one under load and behind a
-slow network, also against a loop that waits for every draft; time to first token of 16 at once.
+slow network, also against a loop that waits for every draft; eight different texts at once, without
+a drafter; time to first token of 16 at once.
 Prints a table and what missed the promise; the last line is JSON. There, `scenarios` and `load` are
 tokens per second over plain's, `min` is the least of them, and `ttft` holds times over plain's.
 """
@@ -16,10 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from delay_proxy import Line, open_line
-from pacing_pairs import PACED, PLAIN, SERIAL, Ratios, ask, compare
+from pacing_pairs import PACED, PLAIN, SERIAL, Ratios, ask, compare, prompts_by_category
 from services import service
 
 from paceline.client import GatewayClient
+from paceline.events import DraftPolicy
+from paceline.params import Speculation
 from paceline.verifier_status import verifier_status
 
 BAD = str(Path(__file__).resolve().parent / "bad_drafter.py")
@@ -33,6 +36,9 @@ COPY = (
 )
 OTHER = "Tell a short story about a lighthouse keeper who finds a map."
 LOADS = (1, 2, 4, 8, 16)
+# Different texts, of which hardly any repeats itself.
+MIXED = 8
+FORGETFUL = DraftPolicy(Speculation.AUTO, forget=True)
 DELAYS_MS = (1, 10, 50)
 LEAST_SPEED, MOST_P95, MOST_FIRST = 0.97, 1.03, 1.03
 # Flapping has a period of 10 s, of which an answer should see more than one half.
@@ -40,6 +46,11 @@ LONG = 3
 # A verifier dials again after at most this.
 _LINK_S = 60.0
 COLUMNS = "speed  p95/token  ttft p50  ttft p95  accepted  plain tok/s"
+
+
+def one_of_each() -> list[str]:
+    """A prompt of every category of the benchmark."""
+    return [texts[0] for texts in prompts_by_category().values()]
 
 
 @dataclass
@@ -144,16 +155,14 @@ async def case(
     report: Report,
     name: str,
     client: GatewayClient,
-    prompt: str,
-    *,
-    at_once: int = 1,
+    *prompts: str,
     longer: int = 1,
+    policy: DraftPolicy = PACED,
 ) -> float:
     (found,) = await compare(
         client,
-        prompt,
-        (PLAIN, PACED),
-        at_once=at_once,
+        prompts,
+        (PLAIN, policy),
         max_tokens=report.max_tokens * longer,
         rounds=report.rounds,
         seconds=report.seconds,
@@ -190,9 +199,8 @@ async def drafters_alone(report: Report) -> None:
 async def _delayed(report: Report, name: str, client: GatewayClient, *, is_far: bool) -> None:
     ours, serial = await compare(
         client,
-        COPY,
+        [COPY],
         (PLAIN, PACED, SERIAL),
-        at_once=1,
         max_tokens=report.max_tokens,
         rounds=report.rounds,
         seconds=report.seconds,
@@ -208,12 +216,18 @@ async def _delayed(report: Report, name: str, client: GatewayClient, *, is_far: 
 async def as_shipped(report: Report) -> None:
     """The verifier's own lookups are on, as by default."""
     wanted = [count for count in LOADS if report.wants(f"load {count}")]
-    if not wanted and not report.wants("ttft"):
+    mixed = f"mixed, {MIXED} at once"
+    if not wanted and not report.wants("ttft") and not report.wants(mixed):
         return
     async with stack(report) as services:
+        if report.wants(mixed):
+            # Nothing is kept, or the answers of one turn would be known in the next.
+            report.scenarios[mixed] = await case(
+                report, mixed, services.client, *one_of_each()[:MIXED], policy=FORGETFUL
+            )
         async with services.drafter(*LOOKUP):
             for count in wanted:
-                ratio = await case(report, f"load {count}", services.client, COPY, at_once=count)
+                ratio = await case(report, f"load {count}", services.client, *[COPY] * count)
                 report.load[str(count)] = ratio
             if report.wants("ttft"):
                 await _first(report, services.client, "ttft")
@@ -224,9 +238,8 @@ async def as_shipped(report: Report) -> None:
 async def _first(report: Report, client: GatewayClient, name: str) -> None:
     (found,) = await compare(
         client,
-        COPY,
+        [COPY] * 16,
         (PLAIN, PACED),
-        at_once=16,
         max_tokens=16,
         rounds=report.rounds,
         seconds=report.seconds,

@@ -6,11 +6,13 @@ Knows no service and no scenario. Times in seconds; the first policy is what oth
 import asyncio
 import contextlib
 import itertools
+import json
 import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from paceline.client import GatewayClient
 from paceline.events import ChatMessage, Delta, DraftPolicy, Finished, Request
@@ -21,7 +23,19 @@ PACED = DraftPolicy(Speculation.AUTO)
 # Drafts, waits, verifies, drafts again: the loop that pacing is to beat on a slow network.
 SERIAL = DraftPolicy(Speculation.FIXED, max_draft_tokens=8)
 
+PROMPTS = Path(__file__).resolve().parent / "prompts.jsonl"
+
 _numbers = itertools.count(1)
+
+
+def prompts_by_category() -> dict[str, list[str]]:
+    """Texts of the users' first messages."""
+    found: dict[str, list[str]] = {}
+    for line in PROMPTS.read_text().splitlines():
+        prompt = json.loads(line)
+        text = next(m["content"] for m in prompt["messages"] if m["role"] == "user")
+        found.setdefault(prompt["category"], []).append(text)
+    return found
 
 
 @dataclass(frozen=True)
@@ -137,20 +151,19 @@ async def in_turns(
 
 async def compare(
     client: GatewayClient,
-    prompt: str,
+    prompts: Sequence[str],
     policies: Sequence[DraftPolicy],
     *,
-    at_once: int,
     max_tokens: int,
     rounds: int,
     seconds: float,
     workload: str,
     progress: Callable[[str], None],
 ) -> list[Ratios]:
-    """`in_turns` with one prompt; ratios of all policies after the first."""
+    """`in_turns`; ratios of all policies after the first."""
     runs = await in_turns(
         client,
-        [prompt] * at_once,
+        prompts,
         policies,
         max_tokens=max_tokens,
         rounds=rounds,

@@ -11,26 +11,13 @@ import asyncio
 import itertools
 import json
 import time
-from pathlib import Path
 
-from pacing_pairs import PLAIN, in_turns, speed
+from pacing_pairs import PLAIN, in_turns, prompts_by_category, speed
 from services import service
 
 from paceline.client import GatewayClient
 from paceline.events import DraftPolicy
 from paceline.params import Speculation
-
-PROMPTS = Path(__file__).resolve().parent / "prompts.jsonl"
-
-
-def prompts_by_category() -> dict[str, list[str]]:
-    """Texts of the users' first messages."""
-    found: dict[str, list[str]] = {}
-    for line in PROMPTS.read_text().splitlines():
-        prompt = json.loads(line)
-        text = next(m["content"] for m in prompt["messages"] if m["role"] == "user")
-        found.setdefault(prompt["category"], []).append(text)
-    return found
 
 
 async def main() -> None:
