@@ -315,16 +315,12 @@ def top_tokens(
     logits: Tensor,  # [num_rows, vocab_size], raw
     num_top: int,
 ) -> list[tuple[list[int], list[float]]]:
-    """Per row the likeliest ids, best first, and their raw log-probabilities.
-
-    Those of a large vocabulary are a little too high: of the unlikely tokens only some are summed.
-    """
-    scores = logits
+    """Per row the likeliest ids, best first, and their raw log-probabilities."""
+    scores = logits.float()
     num_chunks = scores.shape[1] // _CHUNK
-    ids = None
     if num_chunks > 2 * num_top:
-        # The chunks with the highest maxima, and what is left over, hold the highest scores. To
-        # sort and sum them all would take five times as long.
+        # The chunks with the highest maxima, and what is left over, hold the highest scores: to
+        # sort them all would take three times as long.
         whole = num_chunks * _CHUNK
         maxima = scores[:, :whole].view(-1, num_chunks, _CHUNK).amax(-1)
         chunks = torch.topk(maxima, num_top).indices
@@ -337,9 +333,11 @@ def top_tokens(
             ],
             1,
         )
-        scores = scores.gather(1, ids)
-    scores = scores.float()
-    values, places = torch.topk(scores, num_top)
-    logprobs = values - torch.logsumexp(scores, -1, keepdim=True)
-    top_ids = places if ids is None else ids.gather(1, places)
-    return list(zip(top_ids.tolist(), logprobs.tolist(), strict=True))
+        values, places = torch.topk(scores.gather(1, ids), num_top)
+        ids = ids.gather(1, places)
+    else:
+        values, ids = torch.topk(scores, num_top)
+    # On a CPU softmax takes half the time of logsumexp. The best has at least 1 / vocab_size.
+    best = torch.softmax(scores, -1).gather(1, ids[:, :1])
+    logprobs = values - values[:, :1] + best.log()
+    return list(zip(ids.tolist(), logprobs.tolist(), strict=True))

@@ -17,13 +17,13 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 30.0
 
 
 class SparingExporter(SpanExporter):
-    """Passes spans on to another exporter. After a failure it drops what comes for a while, longer
-    each time, and says so once."""
+    """Passes spans on to another exporter. From the second failure in a row on it drops what comes
+    for a while, longer each time, and says so once."""
 
     def __init__(self, exporter: SpanExporter, clock: Callable[[], float] = time.monotonic) -> None:
         self._exporter = exporter
         self._clock = clock
-        self._pause_s = 0.0
+        self._num_failures = 0
         self._again_at = float("-inf")
         self._num_dropped = 0
 
@@ -31,18 +31,29 @@ class SparingExporter(SpanExporter):
         if self._clock() < self._again_at:
             self._num_dropped += len(spans)
             return SpanExportResult.FAILURE
-        result = self._exporter.export(spans)
-        if result is SpanExportResult.SUCCESS:
-            if self._pause_s:
-                log.info("spans are exported again; %d were dropped", self._num_dropped)
-            self._pause_s, self._num_dropped = 0.0, 0
-            return result
-        if not self._pause_s:
-            log.warning("the collector takes no spans; they are dropped until it does")
-        self._num_dropped += len(spans)
-        self._pause_s = min(max(2 * self._pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
-        self._again_at = self._clock() + self._pause_s
+        result = SpanExportResult.FAILURE
+        try:
+            result = self._exporter.export(spans)
+        finally:
+            if result is SpanExportResult.SUCCESS:
+                self._succeeded()
+            else:
+                self._failed(len(spans))
         return result
+
+    def _succeeded(self) -> None:
+        if self._num_failures > 1:
+            log.info("spans are exported again; %d were dropped", self._num_dropped)
+        self._num_failures = self._num_dropped = 0
+
+    def _failed(self, num_spans: int) -> None:
+        self._num_failures += 1
+        self._num_dropped += num_spans
+        if self._num_failures == 2:
+            log.warning("the collector takes no spans; they are dropped until it does")
+        if self._num_failures > 1:
+            pause_s = FIRST_PAUSE_S * 2 ** min(self._num_failures - 2, 8)
+            self._again_at = self._clock() + min(pause_s, LONGEST_PAUSE_S)
 
     def shutdown(self) -> None:
         self._exporter.shutdown()

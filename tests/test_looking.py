@@ -22,7 +22,7 @@ STEP_US, LOOK_US = 40_000.0, 600.0
 
 def play(looking: Looking, interests: list[Interest], accepted: list[int]) -> list[bool]:
     """One step; `accepted`: what each would bring if it were asked."""
-    asks = looking.choose(interests)
+    asks = looking.choose(interests, math.inf)
     num_tried = sum(asked and not one.pays for asked, one in zip(asks, interests, strict=True))
     looking.measured(100.0 + LOOK_US * sum(asks), sum(asks), num_tried, STEP_US)
     cost = len(interests) / STEP_US * LOOK_US
@@ -58,6 +58,13 @@ def test_a_text_that_has_changed_is_found():
     asked = [play(looking, interests, [4, *[0] * 7])[0] for _ in range(40)]
     first = asked.index(True)
     assert all(asked[first:])
+
+
+def test_no_more_are_asked_than_one_can_bear():
+    looking, interests = Looking(cost_us=LOOK_US), [Interest(net) for net in (0.1, 0.4, 0.2, -1.0)]
+    assert looking.choose(interests, math.inf) == [True, True, True, False]
+    assert looking.choose(interests, 2.5 * LOOK_US) == [False, True, True, False]
+    assert looking.choose(interests, 0.0) == [False] * 4
 
 
 def test_a_hiccup_is_not_what_looking_costs():
@@ -96,6 +103,7 @@ def test_gains_long_past_still_count_before_others_may_cost_no_more():
     ("has_own", "is_drafting", "net_us", "allowance_us"),
     [
         (True, False, -1_000.0, 0.0),
+        (True, True, -1_000.0, 0.0),
         (True, False, 1_000.0, math.inf),
         # A linked drafter may win it back.
         (False, True, -1_000.0, math.inf),
@@ -169,6 +177,8 @@ def test_a_prompt_that_is_read_comes_before_the_drafts_of_others():
     pacer = pacer_that_knows()
     sequences = [running(pacer), running(pacer, is_reading=True)]
     assert looked(pacer, sequences) == [False, True]
+    views = [turn.view for turn in take_turns(sequences, pacer, VerifierSettings(), 0).turns]
+    assert [view.allowance_us > 0.0 for view in views] == [True, False]
 
 
 def test_a_prompt_that_is_not_read_to_its_end_asks_for_nothing():

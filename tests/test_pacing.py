@@ -163,7 +163,7 @@ def test_a_drafter_that_never_answers_is_soon_not_waited_for():
     for _ in range(50):
         expected_us = arrival.expected_us(0, 1, 0.0)
         wait = best_wait(
-            [Prospect([0.7], [expected_us], arrival.hit_rate)], shape(1), fitted(100.0), 64, 60_000
+            [Prospect([0.7], [expected_us], arrival.chance)], shape(1), fitted(100.0), 64, 60_000
         )
         if not wait.wait_us:
             break

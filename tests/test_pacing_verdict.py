@@ -1,5 +1,7 @@
 """What sequences learn from those before them, and who may not be slowed by whom."""
 
+import math
+
 import pytest
 
 from paceline.rounds import TokenSource
@@ -108,14 +110,14 @@ def test_a_prior_is_that_of_the_source_that_proposed_last():
     assert pacer.pacing("chat").acceptance.survival(1)[0] < 0.1
 
 
-@pytest.mark.parametrize(("is_reading", "num_draft"), [(False, 8), (True, 0)])
-def test_a_first_token_comes_before_the_draft_rows_of_others(is_reading, num_draft):
+@pytest.mark.parametrize(("allowance_us", "num_draft"), [(math.inf, 8), (0.0, 0)])
+def test_draft_rows_cost_others_no_more_than_they_may_lose(allowance_us, num_draft):
     pacer = Pacer()
     shape = StepShape(2, 100, 2, True)
     for rows in (1, 5, 9, 13) * 20:
         pacer.step_time.add(shape.with_rows(rows), STEP_US + 300.0 * rows)
     drafting = View(pacer.pacing(""), num_ready=8, limit=8, source=MODEL, survival=[0.9] * 8)
-    other = View(pacer.pacing(""), num_ready=0, limit=8, survival=[], is_reading=is_reading)
+    other = View(pacer.pacing(""), num_ready=0, limit=8, survival=[], allowance_us=allowance_us)
     assert pacer.plan([drafting, other], shape, 64).num_draft == [num_draft, 0]
 
 

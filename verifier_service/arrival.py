@@ -4,8 +4,11 @@ import math
 from dataclasses import dataclass, replace
 
 _RATE = 0.2
+_HIT_RATE, _RECENT_RATE = 0.1, 0.4
 # Before the first answer: a drafter is tried with a short wait.
 _FIRST_LATENCY_US = 2_000.0
+# After so many of those it is found out by what comes during steps: longer waits would cost more.
+_MOST_MISSED = 2
 # For the jitter of two processes on shared cores.
 _SLACK_US = 500.0
 
@@ -19,16 +22,28 @@ class Arrival:
     num_first: float = 1.0
     # Time per token after the first block of an epoch; None: none has come yet.
     pace_us: float | None = None
-    # Share of answers that proposed anything: a lookup often has nothing.
+    # Share of answers that proposed anything, in the long run and as of late: a lookup has nothing
+    # for a while, and then something for a while.
     hit_rate: float = 0.9
+    recent_hits: float = 0.9
     is_known: bool = False
+    # Waits in vain before anything was known.
+    num_missed: int = 0
 
     def copy(self) -> "Arrival":
-        return replace(self)
+        """For another sequence."""
+        return replace(self, recent_hits=self.hit_rate)
+
+    @property
+    def chance(self) -> float:
+        """That the next answer proposes anything; a run of hits raises no hopes."""
+        return min(self.hit_rate, self.recent_hits)
 
     def answered(self, latency_us: float, num_tokens: int) -> None:
         """The first block after a commit, empty or not, came this long after it."""
-        self.hit_rate += 0.1 * ((num_tokens > 0) - self.hit_rate)
+        hit = num_tokens > 0
+        self.hit_rate += _HIT_RATE * (hit - self.hit_rate)
+        self.recent_hits += _RECENT_RATE * (hit - self.recent_hits)
         if not num_tokens:
             return
         if not self.is_known:
@@ -50,6 +65,7 @@ class Arrival:
 
     def missed(self, waited_us: float) -> None:
         """None came within a wait: expect them later, until it is not worth a wait."""
+        self.num_missed += 1
         self.latency_us = max(2 * self.latency_us, waited_us)
         self.deviation_us = max(self.deviation_us, self.latency_us / 4)
 
@@ -66,6 +82,8 @@ class Arrival:
         if num_wanted <= num_ready:
             return 0.0
         if num_ready == 0:
+            if not self.is_known and self.num_missed >= _MOST_MISSED:
+                return math.inf
             at_us = self.latency_us
             more = num_wanted - max(self.num_first, 1.0)
         else:

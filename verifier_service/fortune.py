@@ -8,7 +8,7 @@ pays, and a text that nobody can guess is. Pure; microseconds.
 from dataclasses import dataclass, field
 
 # Steps of its own that a sequence's prior is worth; how much older steps count with each new one.
-_PRIOR_STEPS = 20.0
+_PRIOR_STEPS = 8.0
 _FADE, _POOL_FADE = 0.98, 0.998
 
 

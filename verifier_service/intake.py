@@ -46,7 +46,8 @@ def take_lost(
     """Let go of (sequence, epoch, whether another attach may help) that a drafter lost."""
     for number, epoch, may_help in lost:
         sequence = _of_link(link, number, places)
-        if sequence is not None and epoch == sequence.mailbox.epoch:
+        # Epochs go on while the drafter rests and is told of none.
+        if sequence is not None and epoch >= sequence.attached_epoch:
             links.lost(sequence, may_help=may_help)
 
 

@@ -121,6 +121,7 @@ class DraftLinks:
         limit = min(credit, link.max_draft_tokens)
         sequence.mailbox.restart()
         sequence.untold_from = None
+        sequence.attached_epoch = sequence.mailbox.epoch
         position = sequence.mailbox.position
         sequence.clock.told(sequence.mailbox.epoch, position, limit, time.monotonic_ns())
         self._tell(

@@ -48,14 +48,20 @@ class Looking:
     _blind_us: float = 0.0
     _saved_us: float = 0.0
 
-    def choose(self, interests: Sequence[Interest]) -> list[bool]:
-        """Which of these sequences to ask in this step."""
+    def choose(self, interests: Sequence[Interest], allowed_us: float) -> list[bool]:
+        """Which of these sequences to ask in this step; all together may take so long."""
         asks = [interest.pays for interest in interests]
         others = [index for index, pays in enumerate(asks) if not pays]
         others.sort(key=lambda index: -interests[index].num_rested)
         num_tried = int(self._saved_us / self.cost_us) if self.cost_us else len(others)
         for index in others[:num_tried]:
             asks[index] = True
+        if sum(asks) * self.cost_us >= allowed_us:
+            # The most promising ones that fit.
+            best = sorted(range(len(asks)), key=lambda index: -interests[index].net * asks[index])
+            num_fitting = int(allowed_us / self.cost_us) if self.cost_us else 0
+            for index in best[num_fitting:]:
+                asks[index] = False
         return asks
 
     def measured(self, look_us: float, num_asked: int, num_tried: int, step_us: float) -> None:

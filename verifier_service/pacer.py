@@ -4,6 +4,7 @@ Holds what sequences share: the fit of step time, priors of acceptance and arriv
 probes that keep the time of plain decoding known. Pure but for that state; times in microseconds.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -54,11 +55,11 @@ class View:
     fixed: bool = False
     # Of the draft tokens of all sources, most likely first; None: only a drafter's, see num_ready.
     survival: Sequence[float] | None = None
-    # Its drafter drafts for it: it may win back what the rows of others cost it.
-    is_drafting: bool = True
+    # What the step may cost it.
+    allowance_us: float = math.inf
     # It drafts by itself, and its budget for that is not spent.
     has_own: bool = False
-    # Its prompt is still being read: the rows of others would only delay its first token.
+    # Its prompt is still being read.
     is_reading: bool = False
 
     @property
@@ -67,13 +68,6 @@ class View:
         if self.survival is None:
             return min(self.num_ready, self.limit)
         return len(self.survival)
-
-    @property
-    def allowance_us(self) -> float:
-        """What the step may cost it."""
-        if self.is_reading:
-            return 0.0
-        return self.pacing.allowance_us(has_own=self.has_own, is_drafting=self.is_drafting)
 
 
 @dataclass
@@ -196,7 +190,7 @@ class Pacer:
         return Prospect(
             pacing.acceptance.survival(view.limit, view.source),
             arrivals,
-            pacing.arrival.hit_rate,
+            pacing.arrival.chance,
             # The first of them is the token that the step itself chooses.
             max(in_step - 1, 0),
             view.allowance_us,

@@ -50,7 +50,8 @@ class RoundCost:
 
     rows_us, drafting_us: what draft rows of all sequences, and drafters at work, added to the step.
     row_share: of those rows, how many were this sequence's. waited: the wait was for its draft too.
-    look_us: what asking the sequences' own sources took, look_share of it for this one's.
+    look_us: what asking the sequences' own sources took, look_share of it for this one's, if it
+    has_own.
     """
 
     source: TokenSource
@@ -65,6 +66,7 @@ class RoundCost:
     waited: bool = True
     look_us: float = 0.0
     look_share: float = 0.0
+    has_own: bool = False
 
 
 @dataclass
@@ -120,12 +122,10 @@ class Pacing:
     def allowance_us(self, *, has_own: bool, is_drafting: bool) -> float:
         """What a step with the draft rows of others may cost it: what is left of its budget.
 
-        Without bounds where it is about to win that back, by its own sources or with a drafter.
+        Without bounds where it wins that back, by its own sources or with a drafter alone.
         """
-        if is_drafting and not has_own:
-            return math.inf
-        left_us = self.ledger.left_us
-        return math.inf if left_us <= 0.0 and has_own and self.fortune.mean_us >= 0.0 else left_us
+        wins = self.fortune.mean_us > 0.0 if has_own else is_drafting
+        return math.inf if wins else self.ledger.left_us
 
     def prospect_us(self, limit: int, min_probability: float, plain_us: float) -> float:
         """What a full block would gain at the present price of a row."""
@@ -147,7 +147,7 @@ class Pacing:
         self.ledger.add(
             lost_us, others_us, cost.plain_us + overhead_us, staked_us=own_us + drafting_us
         )
-        if overhead_us > 0.0:
+        if overhead_us > 0.0 and cost.has_own:
             self.fortune.add(-lost_us - others_us)
         if self.mode is Mode.PROBE:
             self._probe_left -= 1

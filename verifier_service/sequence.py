@@ -124,6 +124,7 @@ class VerifierSequence:
     may_attach: bool = True
     retry_attach_ns: int = 0
     clock: DraftClock = field(default_factory=DraftClock)
+    attached_epoch: int = 0
     # Where the tokens begin that its drafter, which rests, was not told of.
     untold_from: int | None = None
     prefill_started_ns: int = 0

@@ -141,15 +141,21 @@ class StepRunner:
         start_ns, start_unix_ns = time.monotonic_ns(), time.time_ns()
         rows = [turn.rows for turn in turns]
         logits = self._model.forward(rows)
+        if logits.device.type == "cuda":
+            # Whoever reads the logits first would wait for it, and seem to be slow.
+            torch.cuda.synchronize(logits.device)
         forward_us = (time.monotonic_ns() - start_ns) / 1e3
         self.forward_us += forward_us
         self._inbox.read_blocks()
+        before_us = self._look_us
         outcomes = self._play(turns, [segment.num_logits for segment in rows], logits)
         time_us = (time.monotonic_ns() - start_ns) / 1e3
+        # Learning from what the target thought is booked as a cost of asking.
+        model_us = time_us - (self._look_us - before_us)
         self.step_us += time_us
         num_rows = sum(len(segment.token_ids) for segment in rows)
         self.num_steps += 1
-        self._pacer.measured(step.shape, step.plain, time_us, prefill=step.has_prefill)
+        self._pacer.measured(step.shape, step.plain, model_us, prefill=step.has_prefill)
         facts = StepFacts(
             start_unix_nanos=start_unix_ns,
             time_us=time_us,
@@ -158,7 +164,7 @@ class StepRunner:
         )
         num_asked = self._learn_of_looking(step, outcomes, time_us)
         for outcome in outcomes:
-            self._learn(outcome, step, time_us, num_asked)
+            self._learn(outcome, step, model_us, num_asked)
             self._conclude(outcome, facts)
         return facts, outcomes
 
@@ -210,12 +216,12 @@ class StepRunner:
             outcomes.append(outcome)
         return outcomes
 
-    def _learn(self, outcome: Outcome, step: Step, time_us: float, num_asked: int) -> None:
+    def _learn(self, outcome: Outcome, step: Step, model_us: float, num_asked: int) -> None:
         """Let pacing learn from a round; not from the first, whose step also read the prompt."""
         turn = outcome.turn
         if turn.sequence.prefill is None:
             return
-        plain_us, rows_us, drafting_us = self._pacer.costs(step.shape, step.plain, time_us)
+        plain_us, rows_us, drafting_us = self._pacer.costs(step.shape, step.plain, model_us)
         tested, stood = turn.evidence(outcome.token_ids)
         cost = RoundCost(
             source=turn.sent.sources[0] if turn.sent.sources else TokenSource.UNSPECIFIED,
@@ -230,6 +236,7 @@ class StepRunner:
             waited=turn.waited,
             look_us=self._pacer.looking.cost_us * num_asked,
             look_share=turn.asked_own / max(num_asked, 1),
+            has_own=turn.view.has_own,
         )
         self._pacer.learn(turn.view, cost, time.monotonic_ns() / 1e3, step.price)
 
@@ -257,15 +264,20 @@ class StepRunner:
         looking = self._pacer.looking
         asked = [outcome for outcome in outcomes if outcome.turn.asked_own]
         num_tried = sum(not outcome.turn.sequence.interest.pays for outcome in asked)
-        looking.measured(self._look_us, len(asked), num_tried, time_us)
+        # Others that look are not paced; such a step tells nothing.
+        if len(asked) == sum(turn.looked_own for turn in step.turns):
+            looking.measured(self._look_us, len(asked), num_tried, time_us)
         for outcome in outcomes:
             turn, interest = outcome.turn, outcome.turn.sequence.interest
             if not turn.asked_own:
                 interest.rested()
             # Not a first token's few, nor what was left aside on purpose.
             elif not turn.view.is_reading and not turn.is_probe:
-                cost = step.rate * looking.cost_us + step.price * len(turn.draft.token_ids)
-                interest.asked(outcome.num_accepted, cost)
+                # What the drafter sent would have been verified without asking.
+                num_rows = max(len(turn.draft.token_ids) - len(turn.sent.token_ids), 0)
+                num_more = outcome.num_accepted - turn.evidence(outcome.token_ids)[1]
+                cost = step.rate * looking.cost_us + step.price * num_rows
+                interest.asked(max(num_more, 0), cost)
         return len(asked)
 
     def _conclude(self, outcome: Outcome, facts: StepFacts) -> None:

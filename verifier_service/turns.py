@@ -62,8 +62,14 @@ class Turn:
 
     @property
     def asked_own(self) -> bool:
-        """Its own sources were asked, which was not for sure."""
+        """Its own sources were asked, as pacing wanted."""
         return self.looked and self.view.has_own and not self.view.fixed
+
+    @property
+    def looked_own(self) -> bool:
+        """They were asked for whatever reason."""
+        sources = self.sequence.sources
+        return self.looked and sources is not None and sources.has_own
 
     def evidence(self, token_ids: Sequence[int]) -> tuple[int, int]:
         """Of what the drafter had sent: tokens compared with the round's, and that would stand."""
@@ -177,9 +183,10 @@ def _looking(
         for index, sequence in enumerate(ready)
         if whole[index] and not looking[index] and _may_look(sequence, num_reading)
     ]
-    # What they found would only slow one that has nothing to lose.
-    if all(map(_allowance_us, ready)):
-        chosen = pacer.looking.choose([ready[index].interest for index in open_])
+    # A quiet step is plain whatever they find; and what asking costs, it costs all.
+    if open_ and not pacer.is_quiet:
+        allowed_us = min(map(_allowance_us, ready))
+        chosen = pacer.looking.choose([ready[index].interest for index in open_], allowed_us)
         for index, looks in zip(open_, chosen, strict=True):
             looking[index] = looks
     return looking
@@ -198,11 +205,13 @@ def _may_look(sequence: VerifierSequence, num_reading: int) -> bool:
     return not num_reading or sequence.prefill is None
 
 
+def _has_sources(sequence: VerifierSequence) -> bool:
+    return sequence.sources is not None and sequence.sources.has_own
+
+
 def _has_own(sequence: VerifierSequence) -> bool:
     """It drafts by itself, and its budget for that is not spent."""
-    if sequence.sources is None or not sequence.sources.has_own:
-        return False
-    return not sequence.pacing.ledger.is_spent
+    return _has_sources(sequence) and not sequence.pacing.ledger.is_spent
 
 
 def _is_drafting(sequence: VerifierSequence) -> bool:
@@ -211,7 +220,7 @@ def _is_drafting(sequence: VerifierSequence) -> bool:
 
 def _allowance_us(sequence: VerifierSequence) -> float:
     return sequence.pacing.allowance_us(
-        has_own=_has_own(sequence), is_drafting=_is_drafting(sequence)
+        has_own=_has_sources(sequence), is_drafting=_is_drafting(sequence)
     )
 
 
@@ -230,8 +239,7 @@ def _view(
     """Never expects a draft for the first token: that one is not to wait. Nor does it expect one
     where the sequence's own sources promise more than the drafter's first token."""
     ready = len(sequence.mailbox)
-    survival = None
-    is_content = sequence.sources is not None and sequence.sources.has_own
+    survival, is_content = None, False
     fixed = sequence.request.speculation is Speculation.FIXED
     if sequence.sources is not None and looks:
         limit = sequence.tree_limit
@@ -254,7 +262,8 @@ def _view(
             and ready < min(sequence.clock.credit, sequence.draft_limit)
         ),
         since_us=sequence.clock.since_us(ready, now_ns),
-        is_drafting=_is_drafting(sequence),
+        # First tokens come before the draft rows of others.
+        allowance_us=_allowance_us(sequence) if sequence.prefill is not None else 0.0,
         has_own=_has_own(sequence),
         fixed=fixed,
         is_reading=sequence.prefill is None,
@@ -268,5 +277,5 @@ def _plain_shape(
         rows=sum(counts),
         context=sum(s.cache.length for s in ready if s.cache is not None),
         sequences=len(ready),
-        drafting=any(s.link is not None and s.clock.credit > 0 for s in running),
+        drafting=any(map(_is_drafting, running)),
     )
