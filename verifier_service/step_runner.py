@@ -273,11 +273,8 @@ class StepRunner:
                 interest.rested()
             # Not a first token's few, nor what was left aside on purpose.
             elif not turn.view.is_reading and not turn.is_probe:
-                # What the drafter sent would have been verified without asking.
-                num_rows = max(len(turn.draft.token_ids) - len(turn.sent.token_ids), 0)
-                num_more = outcome.num_accepted - turn.evidence(outcome.token_ids)[1]
-                cost = step.rate * looking.cost_us + step.price * num_rows
-                interest.asked(max(num_more, 0), cost)
+                cost = step.rate * looking.cost_us + step.price * len(turn.draft.token_ids)
+                interest.asked(outcome.num_accepted, cost)
         return len(asked)
 
     def _conclude(self, outcome: Outcome, facts: StepFacts) -> None:
