@@ -72,7 +72,7 @@ class Answers:
         """
         if request.n > 1:
             # A long prompt is encoded once for all of them.
-            model, text = self._verifiers.serving(request.model)
+            model, text = await self._verifiers.find(request.model)
             prompt = await prompt_ids(text, request.prompt, None)
             request = replace(request, prompt=prompt, model=model.name)
         streams = [self.stream(sibling, arrival) for sibling in siblings(request)]
@@ -131,7 +131,7 @@ class Answers:
         trace: AnswerTrace,
         drop_old_turns: bool,
     ) -> AsyncGenerator[Event, None]:
-        model, text = self._verifiers.serving(request.model)
+        model, text = await self._verifiers.find(request.model)
         if request.model_fingerprint not in ("", model.model_fingerprint):
             raise Refusal(
                 grpc.StatusCode.FAILED_PRECONDITION,

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Container, Sequence
 
 import grpc
@@ -14,6 +15,8 @@ from gateway.verifier import Verifier
 from paceline.server import Refusal
 from paceline.tls import TlsFiles
 
+# A gateway and a verifier that have just started need a moment to find each other.
+COMING_S = 1.0
 # How long a verifier that was asked to leave may finish its sequences is up to them; it is looked
 # at this often.
 LEAVING_S = 0.2
@@ -120,6 +123,18 @@ class Verifiers:
         raise Refusal(
             grpc.StatusCode.NOT_FOUND, "no such model; ListModels names those that are served"
         )
+
+    async def find(self, name: str) -> tuple[ServedModel, Text]:
+        """As `serving`, but one that is about to come is waited for."""
+        deadline_s = time.monotonic() + COMING_S
+        while True:
+            try:
+                return self.serving(name)
+            except Refusal as refusal:
+                left_s = deadline_s - time.monotonic()
+                if refusal.code is not grpc.StatusCode.UNAVAILABLE or left_s <= 0:
+                    raise
+                await self.wait_change(left_s)
 
     def place(
         self, model: ServedModel, key: str, avoid: Container[tuple[str, int]] = ()

@@ -49,6 +49,15 @@ async def models_of(stub: Any) -> list[str]:
     return [m.name for m in (await stub.ListModels(pb.ListModelsRequest())).models]
 
 
+async def test_a_request_waits_a_moment_for_a_verifier_that_is_about_to_come():
+    port = free_port()
+    async with gateway_for(f"127.0.0.1:{port}") as (_, stub):
+        asked = asyncio.create_task(text_of(stub))
+        await asyncio.sleep(0.05)
+        async with served(FakeVerifier([ids_of("a")]), port):
+            assert await asked == "a"
+
+
 async def test_a_verifier_that_starts_later_is_found_and_a_lost_one_found_again():
     port = free_port()
     async with gateway_for(f"127.0.0.1:{port}") as (gateway, stub):
