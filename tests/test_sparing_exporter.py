@@ -36,7 +36,7 @@ def test_a_collector_that_fails_is_asked_less_and_less_and_found_again() -> None
     collector.takes = True
     now_s += LONGEST_PAUSE_S
     assert exporter.export([None]) is SpanExportResult.SUCCESS
-    # From then on it gets everything, and a first failure is a short pause again.
+    # From then on it gets everything, and two failures are a short pause again.
     assert exporter.export([None]) is SpanExportResult.SUCCESS
     collector.takes = False
     exporter.export([None])
