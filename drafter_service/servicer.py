@@ -17,7 +17,7 @@ from drafter_service.sequences import Stream
 from drafter_service.updates import Attach, Block, Commit, Detach, Lost, Updates
 from paceline import codec, telemetry
 from paceline.params import FieldError, violations
-from paceline.server import Refusal, refusals
+from paceline.server import Refusal, Refusals
 from paceline.v1 import drafter_pb2 as pb
 from paceline.v1 import drafter_pb2_grpc, tokens_pb2
 
@@ -52,7 +52,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
     async def Draft(self, _: Any, context: _Context) -> None:
         tasks: list[asyncio.Task[Any]] = []
         try:
-            async with refusals(context):
+            async with Refusals(context):
                 if self._is_draining:
                     raise Refusal(grpc.StatusCode.UNAVAILABLE, "draining")
                 hello = await self._hello(context, tasks)

@@ -21,7 +21,7 @@ from gateway.placement import prefix_key
 from gateway.prompts import prompt_ids
 from gateway.rounds import RoundHub, cut_round
 from gateway.sequences import Final, Open, Seam, ServedModel, Tokens
-from gateway.siblings import draw_seed, merged, siblings
+from gateway.siblings import Numbered, draw_seed, merged, siblings
 from gateway.tally import Tally
 from gateway.traces import AnswerTrace, Traces
 from gateway.verifiers import Verifiers
@@ -63,18 +63,24 @@ class Answers:
         self._traces = traces
         self._hub = hub
 
-    async def stream_all(
+    def stream_all(
         self, request: Request, arrival: Arrival
-    ) -> AsyncGenerator[tuple[int, Event], None]:
+    ) -> Numbered | AsyncGenerator[tuple[int, Event], None]:
         """(index, event) of all the request's answers as they come, each as `stream` gives it.
 
         One that fails ends them all, and so does closing the iterator.
         """
-        if request.n > 1:
-            # A long prompt is encoded once for all of them.
-            model, text = await self._verifiers.find(request.model)
-            prompt = await prompt_ids(text, request.prompt, None)
-            request = replace(request, prompt=prompt, model=model.name)
+        if request.n == 1:
+            return Numbered(self.stream(request, arrival))
+        return self._stream_several(request, arrival)
+
+    async def _stream_several(
+        self, request: Request, arrival: Arrival
+    ) -> AsyncGenerator[tuple[int, Event], None]:
+        # A long prompt is encoded once for all of them.
+        model, text = await self._verifiers.find(request.model)
+        prompt = await prompt_ids(text, request.prompt, None)
+        request = replace(request, prompt=prompt, model=model.name)
         streams = [self.stream(sibling, arrival) for sibling in siblings(request)]
         async with contextlib.aclosing(merged(streams)) as events:
             async for indexed in events:

@@ -8,6 +8,7 @@ never read: one stream is one attachment, and it is cancelled before the next on
 import contextlib
 import logging
 import time
+from array import array
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
@@ -45,7 +46,7 @@ class Failover:
         with it, and any other refusal of a verifier as it is.
         """
         opened_at = time.monotonic()
-        token_ids = list(opening.generated_token_ids)
+        token_ids = array("I", opening.generated_token_ids)
         num_rounds = opening.num_rounds
         strikes: list[tuple[Cause, Verifier]] = []
         search = _Search(self._verifiers, model, key, self._wait_s)
@@ -64,7 +65,7 @@ class Failover:
                 async with contextlib.aclosing(verifier.generate(again)) as items:
                     async for item in items:
                         if isinstance(item, Tokens):
-                            token_ids += item.token_ids
+                            token_ids.extend(item.token_ids)
                             num_rounds = item.round.round if item.round else num_rounds
                             search.succeeded()
                         yield item

@@ -3,7 +3,7 @@
 Bounded by answers and by rounds. Holds numbers, never text. Knows no spans and no messages.
 """
 
-from array import array
+import struct
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
@@ -13,30 +13,31 @@ from typing import Any
 from paceline.events import Finished
 from paceline.rounds import PlainReason, PrefillReport, RoundReport, TokenSource
 
-# Of all answers together: some 600 kB.
+# Of all answers together: some 300 kB.
 MAX_ROUNDS = 5_000
 
 _NAMES = tuple(item.name for item in fields(RoundReport))
 _values = attrgetter(*_NAMES)
+# The report's fields in their order, each as wide as on the wire.
+_PACKED = struct.Struct("<10Iq2Ii")
 
 
 class Rounds:
-    """Reports as bare numbers: a third of what the objects take."""
+    """Reports as bare numbers: a sixth of what the objects take."""
 
-    __slots__ = ("_numbers",)
+    __slots__ = ("_packed",)
 
     def __init__(self) -> None:
-        self._numbers = array("q")
+        self._packed = bytearray()
 
     def append(self, report: RoundReport) -> None:
-        self._numbers.extend(_values(report))
+        self._packed += _PACKED.pack(*_values(report))
 
     def __len__(self) -> int:
-        return len(self._numbers) // len(_NAMES)
+        return len(self._packed) // _PACKED.size
 
     def __iter__(self) -> Iterator[RoundReport]:
-        for start in range(0, len(self._numbers), len(_NAMES)):
-            numbers = self._numbers[start : start + len(_NAMES)]
+        for numbers in _PACKED.iter_unpack(bytes(self._packed)):
             kept: dict[str, Any] = dict(zip(_NAMES, numbers, strict=True))
             kept["source"] = TokenSource(kept["source"])
             kept["plain_reason"] = PlainReason(kept["plain_reason"])

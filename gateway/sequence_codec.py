@@ -11,7 +11,7 @@ from paceline.codec import (
 )
 from paceline.events import TokenLogprobs
 from paceline.rounds import FinishReason
-from paceline.v1 import tokens_pb2, verifier_pb2
+from paceline.v1 import drafter_pb2, tokens_pb2, verifier_pb2
 
 
 def open_to_pb(opening: Open) -> verifier_pb2.VerifierGenerateRequest:
@@ -37,6 +37,10 @@ def open_to_pb(opening: Open) -> verifier_pb2.VerifierGenerateRequest:
             num_rounds=opening.num_rounds,
         )
     )
+
+
+def end_to_pb() -> verifier_pb2.VerifierGenerateRequest:
+    return verifier_pb2.VerifierGenerateRequest(end=drafter_pb2.EndOfStream())
 
 
 def tokens_from_pb(message: verifier_pb2.Tokens) -> Tokens:

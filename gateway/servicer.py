@@ -31,7 +31,7 @@ from gateway.verifiers import Verifiers
 from paceline import telemetry
 from paceline.events import Delta, Finished
 from paceline.params import FieldError, Violation
-from paceline.server import Refusal, refusals
+from paceline.server import Refusal, Refusals
 from paceline.v1 import gateway_pb2 as pb
 from paceline.v1 import gateway_pb2_grpc
 
@@ -71,7 +71,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         self._recent = recent
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
-        async with refusals(context):
+        async with Refusals(context):
             arrival = _arrival(context, self._tenant(context))
             events = self._door.answers(request_from_pb(request), arrival)
             async with contextlib.aclosing(events):
@@ -80,7 +80,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
                     await context.write(padded(response, self._pad_frames))
 
     async def Chat(self, requests: Any, context: Context) -> None:
-        async with refusals(context):
+        async with Refusals(context):
             # Read before anything is refused: a client that writes to a call that has ended may
             # find INTERNAL in the place of why it ended.
             first = await self._next(context, FIRST_MESSAGE_S)
@@ -103,14 +103,14 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
     async def GetSession(
         self, request: pb.GetSessionRequest, context: Context
     ) -> pb.GetSessionResponse:
-        async with refusals(context):
+        async with Refusals(context):
             session = await self._owned(request.session_id, self._tenant(context))
             return pb.GetSessionResponse(session=self._session_to_pb(session))
 
     async def CloseSession(
         self, request: pb.CloseSessionRequest, context: Context
     ) -> pb.CloseSessionResponse:
-        async with refusals(context):
+        async with Refusals(context):
             session = await self._owned(request.session_id, self._tenant(context))
             await self._sessions.close(session.id)
             return pb.CloseSessionResponse()
@@ -118,12 +118,12 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
     async def ListModels(
         self, request: pb.ListModelsRequest, context: Context
     ) -> pb.ListModelsResponse:
-        async with refusals(context):
+        async with Refusals(context):
             self._tenant(context)
             return pb.ListModelsResponse(models=map(model_to_pb, self._verifiers.models()))
 
     async def WatchRounds(self, request: pb.WatchRoundsRequest, context: Context) -> None:
-        async with refusals(context):
+        async with Refusals(context):
             tenant = self._tenant(context)
             if not request.id and not tenant.is_operator:
                 raise Refusal(
@@ -140,7 +140,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
                 raise draining_refusal()
 
     async def GetTrace(self, request: pb.GetTraceRequest, context: Context) -> pb.GetTraceResponse:
-        async with refusals(context):
+        async with Refusals(context):
             tenant = self._tenant(context)
             record = self._recent.get(request.id, None if tenant.is_operator else tenant.name)
             if record is None:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import replace
 
 from paceline.events import Event, Finished, Request
@@ -19,10 +19,26 @@ def draw_seed() -> int:
 
 def siblings(request: Request) -> list[Request]:
     """A request for each of the answers, with the seed that is its own."""
-    if request.n == 1:
-        return [request]
     seed = draw_seed() if request.seed is None else request.seed
     return [replace(request, n=1, seed=derived_seed(seed, index)) for index in range(request.n)]
+
+
+class Numbered:
+    """(0, event) of the only stream there is. No generator: there is one of these per answer."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: AsyncGenerator[Event, None]) -> None:
+        self._stream = stream
+
+    def __aiter__(self) -> AsyncIterator[tuple[int, Event]]:
+        return self
+
+    async def __anext__(self) -> tuple[int, Event]:
+        return 0, await anext(self._stream)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 async def merged(
@@ -33,11 +49,6 @@ async def merged(
     The first error of a stream is raised here; then, or when closed, all streams are closed. No
     stream runs ahead of the reader by more than an event of each.
     """
-    if len(streams) == 1:
-        async with contextlib.aclosing(streams[0]) as events:
-            async for event in events:
-                yield 0, event
-        return
     queue: asyncio.Queue[tuple[int, Event] | Exception] = asyncio.Queue(len(streams))
     pumps = [
         asyncio.create_task(_pump(index, stream, queue)) for index, stream in enumerate(streams)

@@ -16,6 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from gateway.breaker import Breaker
 from gateway.heartbeat import ANSWER_S, INTERVAL_S, Heartbeat
 from gateway.sequence_codec import (
+    end_to_pb,
     final_from_pb,
     model_from_pb,
     open_to_pb,
@@ -23,19 +24,18 @@ from gateway.sequence_codec import (
     tokens_from_pb,
 )
 from gateway.sequences import Cause, Final, Lost, Open, ServedModel, Tokens
+from gateway.steady_call import CLOSE_S, SteadyCall
 from gateway.text import Text
 from paceline.roles import VERIFIER, server_name
 from paceline.server import Refusal, open_channel
 from paceline.tls import Reloader, TlsFiles
-from paceline.v1 import drafter_pb2, verifier_pb2, verifier_pb2_grpc
+from paceline.v1 import verifier_pb2, verifier_pb2_grpc
 
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.1
-LAST_PAUSE_S = 2.0
+LAST_PAUSE_S = 0.5
 FETCH_S = 30.0
-# How long a verifier gets to end a call before it is cancelled.
-CLOSE_S = 1.0
 # The verifier keeps the time; this is for one that hangs.
 TIMEOUT_MARGIN_S = 1.0
 
@@ -75,7 +75,7 @@ class Verifier:
         self._tls = tls
         self._certificates = Reloader(tls) if tls else None
         self._tasks: list[asyncio.Task[None]] = []
-        self._calls: set[Any] = set()
+        self._calls: set[SteadyCall] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._open()
 
@@ -123,7 +123,7 @@ class Verifier:
         that is ever read: the call is cancelled.
         """
         timeout_s = opening.timeout_ms / 1000 + TIMEOUT_MARGIN_S if opening.timeout_ms else None
-        call = self._stub.Generate(timeout=timeout_s)
+        call = SteadyCall(self._stub.Generate(timeout=timeout_s))
         num_tokens = len(opening.generated_token_ids)
         final = None
         self.num_live += 1
@@ -153,7 +153,7 @@ class Verifier:
             self.num_live -= 1
             self._calls.discard(call)
             self.breaker.give_up()
-            task = asyncio.create_task(_close(call, say_end=final is None))
+            task = asyncio.create_task(call.close(None if final else end_to_pb()))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
@@ -280,19 +280,3 @@ class Verifier:
 def _is_explained(error: grpc.aio.AioRpcError) -> bool:
     """A service's own refusals carry details; the transport's errors carry none."""
     return "grpc-status-details-bin" in dict(error.trailing_metadata() or ())
-
-
-async def _close(call: Any, *, say_end: bool) -> None:
-    """Lets the verifier end the call, after `end` if need be; cancels it when that takes long."""
-    lost = (grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError)
-    try:
-        with contextlib.suppress(*lost):
-            async with asyncio.timeout(CLOSE_S):
-                if say_end:
-                    end = verifier_pb2.VerifierGenerateRequest(end=drafter_pb2.EndOfStream())
-                    await call.write(end)
-                await call.done_writing()
-                while await call.read() is not grpc.aio.EOF:
-                    pass
-    finally:
-        call.cancel()

@@ -10,7 +10,7 @@ import ipaddress
 import logging
 import secrets
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import grpc
@@ -117,23 +117,34 @@ class _Call:
         self.trailing_metadata = error.trailing_metadata
 
 
-@contextlib.asynccontextmanager
-async def refusals(context: "grpc.aio.ServicerContext[Any, Any]") -> AsyncIterator[None]:
+class Refusals:
     """Turns what is raised inside into the call's status. Every handler's body runs in one."""
-    try:
-        yield
-    except FieldError as error:
-        await context.abort_with_status(
-            rpc_status.to_status(Refusal.invalid([error.violation]).status())
-        )
-    except Refusal as refusal:
-        await context.abort_with_status(rpc_status.to_status(refusal.status()))
-    except (grpc.aio.AbortError, asyncio.CancelledError, GeneratorExit):
-        raise
-    except Exception:
-        error_id = secrets.token_hex(8)
-        log.exception("error %s in a handler", error_id)
-        await context.abort(grpc.StatusCode.INTERNAL, f"internal error {error_id}")
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
+        self._context = context
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        match error:
+            case FieldError():
+                await self._refuse(Refusal.invalid([error.violation]))
+            case Refusal():
+                await self._refuse(error)
+            case grpc.aio.AbortError():
+                pass
+            case Exception():
+                error_id = secrets.token_hex(8)
+                log.error("error %s in a handler", error_id, exc_info=error)
+                await self._context.abort(grpc.StatusCode.INTERNAL, f"internal error {error_id}")
+
+    async def _refuse(self, refusal: Refusal) -> None:
+        await self._context.abort_with_status(rpc_status.to_status(refusal.status()))
 
 
 def server_options(message_bytes: int) -> list[tuple[str, int]]:

@@ -18,7 +18,7 @@ from gateway.gateway import Gateway
 from paceline import telemetry
 from paceline.codec import round_to_pb
 from paceline.rounds import FinishReason, RoundReport, TokenSource
-from paceline.server import INTERNAL_MESSAGE_BYTES, Refusal, Service, open_channel, refusals
+from paceline.server import INTERNAL_MESSAGE_BYTES, Refusal, Refusals, Service, open_channel
 from paceline.tls import TlsFiles
 from paceline.v1 import gateway_pb2_grpc, tokens_pb2, verifier_pb2, verifier_pb2_grpc
 
@@ -122,7 +122,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         self.num_steps = 0
 
     async def Generate(self, requests: Any, context: Any) -> None:
-        async with refusals(context):
+        async with Refusals(context):
             opening = (await context.read()).open
             self.opens.append(opening)
             if self.refusal:

@@ -16,7 +16,7 @@ from fakes import FakeVerifier, digest_of, round_of, served
 
 from paceline.codec import params_from_pb, round_to_pb
 from paceline.rounds import FinishReason, TokenSource
-from paceline.server import refusals
+from paceline.server import Refusals
 from paceline.v1 import tokens_pb2, verifier_pb2
 
 # Ids of printable characters in the tokenizer of `fakes`.
@@ -41,7 +41,7 @@ class MockTarget(FakeVerifier):
         self._num_live = 0
 
     async def Generate(self, requests: Any, context: Any) -> None:
-        async with refusals(context):
+        async with Refusals(context):
             opening = (await context.read()).open
             told = asyncio.ensure_future(context.read())
             self._num_live += 1

@@ -19,7 +19,7 @@ from paceline.codec import (
 from paceline.limits import label_violations, prompt_violations, timeout_violations
 from paceline.model.engine import LanguageModel
 from paceline.params import Speculation, Violation, violations
-from paceline.server import Refusal, refusals
+from paceline.server import Refusal, Refusals
 from paceline.v1 import tokens_pb2, verifier_pb2_grpc
 from paceline.v1 import verifier_pb2 as pb
 from verifier_service.config import VerifierSettings
@@ -75,7 +75,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
     async def Generate(
         self, request_iterator: AsyncIterator[pb.VerifierGenerateRequest], context: Context
     ) -> AsyncIterator[pb.VerifierGenerateResponse]:
-        async with refusals(context):
+        async with Refusals(context):
             if self._is_draining():
                 raise Refusal(grpc.StatusCode.UNAVAILABLE, "the verifier is draining")
             events: asyncio.Queue[Event | pb.VerifierGenerateRequest | None] = asyncio.Queue()
