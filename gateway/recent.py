@@ -19,7 +19,7 @@ MAX_ROUNDS = 5_000
 _NAMES = tuple(item.name for item in fields(RoundReport))
 _values = attrgetter(*_NAMES)
 # The report's fields in their order, each as wide as on the wire.
-_PACKED = struct.Struct("<10Iq2Ii")
+_PACKED = struct.Struct("<10IQ2Ii")
 
 
 class Rounds:

@@ -34,11 +34,12 @@ def _wire(value: IntEnum) -> Any:
     return int(value)
 
 
-def _known_source(value: int) -> TokenSource:
+def _known(kind: type[Kind], value: int) -> Kind:
+    """The member with this value, or the unspecified one for what only a newer peer knows."""
     try:
-        return TokenSource(value)
+        return kind(value)
     except ValueError:
-        return TokenSource.UNSPECIFIED
+        return kind(0)
 
 
 def params_from_pb(message: pb.SamplingParams) -> SamplingParams:
@@ -88,7 +89,7 @@ def speculation_from_pb(policy: pb.DraftPolicy) -> Speculation:
 
 def sources_from_pb(sources: Sequence[int], num_tokens: int) -> list[TokenSource]:
     """One source per token; what is missing or unknown is UNSPECIFIED."""
-    known = [_known_source(source) for source in sources]
+    known = [_known(TokenSource, source) for source in sources]
     if len(known) == 1:
         return known * num_tokens
     return (known + [TokenSource.UNSPECIFIED] * num_tokens)[:num_tokens]
@@ -106,8 +107,8 @@ def round_from_pb(message: pb.RoundReport) -> RoundReport:
         num_tested=message.num_tested,
         num_accepted=message.num_accepted,
         num_output=message.num_output,
-        source=_known_source(message.source),
-        plain_reason=PlainReason(message.plain_reason),
+        source=_known(TokenSource, message.source),
+        plain_reason=_known(PlainReason, message.plain_reason),
         draft_us=message.draft_us,
         wait_us=message.wait_us,
         verify_us=message.verify_us,

@@ -128,7 +128,10 @@ def test_no_more_answers_and_rounds_are_remembered_than_there_is_room_for(monkey
 def test_a_remembered_round_is_the_round_that_was():
     recent, record = RecentAnswers(1), AnswerRecord("a")
     recent.begin(record)
-    told = [*reports(30), RoundReport(31, ledger_us=-7, start_unix_nanos=2**60, wait_us=2**32 - 1)]
+    told = [
+        *reports(30),
+        RoundReport(31, ledger_us=-7, start_unix_nanos=2**64 - 1, wait_us=2**32 - 1),
+    ]
     for report in told:
         recent.add_round(record, report)
     assert [*record.rounds] == told

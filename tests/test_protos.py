@@ -10,6 +10,8 @@ from pathlib import Path
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
+from paceline.codec import round_from_pb
+from paceline.rounds import PlainReason, TokenSource
 from paceline.v1 import drafter_pb2, gateway_pb2, tokens_pb2, verifier_pb2
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -86,3 +88,9 @@ def test_generated_code_is_current(tmp_path: Path):
 
 if __name__ == "__main__":
     print("\n".join(fields()))
+
+
+def test_what_only_a_newer_peer_knows_is_unspecified():
+    report = round_from_pb(tokens_pb2.RoundReport(round=1, source=999, plain_reason=999))
+    assert report.source is TokenSource.UNSPECIFIED
+    assert report.plain_reason is PlainReason.UNSPECIFIED
