@@ -175,6 +175,50 @@ def test_confidence_starts_at_its_prior_and_follows_what_happens():
     assert known["never", 0] == pytest.approx(0.1)
 
 
+def test_an_answer_starts_at_what_others_like_it_have_seen_and_goes_its_own_way():
+    shared = Confidences({("a", 1): 0.8})
+    for _ in range(400):
+        shared.of_one().learn(("a", 1), right=False)
+    lucky, other = shared.of_one(), shared.of_one()
+    assert lucky["a", 1] == shared["a", 1] < 0.05
+    for _ in range(20):
+        lucky.learn(("a", 1), right=True)
+    assert lucky["a", 1] > 0.4
+    assert other["a", 1] == shared["a", 1] < lucky["a", 1]
+
+
+def test_guesses_that_look_better_than_they_are_are_trusted_less_by_all_that_share():
+    shared = Confidences(LEVELS)
+    vain, new = shared.of_one(), shared.of_one()
+    assert vain.trust == 1.0
+    for _ in range(40):
+        vain.tested(0.5, right=False)
+    assert vain.trust < new.trust < 0.5
+    for _ in range(200):
+        new.tested(0.5, right=True)
+    assert new.trust == pytest.approx(1.2), "and none is trusted much more than it says"
+
+
+def test_trust_scales_every_step_of_a_path_and_is_learnt_from_guesses_taken():
+    chain = Table(TokenSource.RECYCLED, {(): {1: 5}, (1,): {2: 5}})
+    known = Confidences(LEVELS)
+    before = grown(chain, known).pick(2).probabilities
+    known.tested(10.0, right=False)
+    trust = known.trust
+    assert trust == pytest.approx(0.5)
+    after = grown(chain, known).pick(2).probabilities
+    assert after == pytest.approx([before[0] * trust, before[1] * trust**2])
+    # The root's guess was taken and right; what may follow it was not taken.
+    learning = grown(chain, known)
+    learning.pick(1)
+    learning.learn([1, 0])
+    assert known.trust > trust
+
+
+def grown(source: Table, known: Confidences) -> Trie:
+    return Trie([source], known, position=POSITION, max_depth=4, branch_block=BLOCK)
+
+
 def test_nothing_guessed_is_an_empty_tree():
     nothing = trie(Table(TokenSource.RECYCLED, {}))
     assert not nothing.has_guesses

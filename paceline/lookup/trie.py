@@ -132,6 +132,9 @@ class Trie:
             for guessed, branch in node.branches.items():
                 for bucket in branch.buckets:
                     self._confidences.learn(bucket, right=guessed == token_id)
+            if node.children:
+                expected = sum(node.branches[child].confidence for child in node.children)
+                self._confidences.tested(expected, right=token_id in node.children)
             if token_id not in node.children:
                 return
             index = node.children[token_id]
@@ -175,10 +178,11 @@ class Trie:
                 # Sources err together too often for more: measured, the best one is as good.
                 if confidence > branch.confidence:
                     branch.confidence, branch.source = confidence, guess.source
+        trust = known.trust
         for token_id, branch in branches.items():
             self._num_opened += 1
-            entry = (-node.probability * branch.confidence, self._num_opened, index, token_id)
-            heapq.heappush(self._open, (*entry, depth + 1))
+            probability = node.probability * min(trust * branch.confidence, 1.0)
+            heapq.heappush(self._open, (-probability, self._num_opened, index, token_id, depth + 1))
 
     def _laid_out(self, count: int) -> Tree:
         """The first `count` nodes, depth first: likelier children, which are older, come first."""
