@@ -80,13 +80,17 @@ class Ratios:
     plain_tokens_per_s: float
 
 
+def numbered(prompts: Sequence[str]) -> list[str]:
+    """Prompts that are like no others from the start on, so that none is in the prefix cache."""
+    return [f"{next(_numbers):05d}. {prompt}" for prompt in prompts]
+
+
 async def ask(
     client: GatewayClient, prompt: str, max_tokens: int, policy: DraftPolicy, workload: str = ""
 ) -> Answer:
-    """One greedy answer of exactly so many tokens. No two prompts are alike from the start on, so
-    that no prompt is found in the prefix cache."""
+    """One greedy answer of exactly so many tokens."""
     request = Request(
-        [ChatMessage("user", f"{next(_numbers):05d}. {prompt}")],
+        [ChatMessage("user", prompt)],
         SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True),
         seed=1,
         draft=policy,
@@ -122,11 +126,13 @@ async def in_turns(
     rounds: int,
     workload: str,
     seconds: float = math.inf,
+    same_texts: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[Runs]:
     """All prompts at once under each policy in turn, each policy first as often as the others.
 
-    As many rounds as are wanted and fit the time, but at least two.
+    As many rounds as are wanted and fit the time, but at least two. With `same_texts` the policies
+    of a round answer the very same prompts, which were read before; else every prompt is new.
     """
     runs = [Runs() for _ in policies]
     begin_s = time.perf_counter()
@@ -136,17 +142,25 @@ async def in_turns(
             break
         pairs = list(zip(policies, runs, strict=True))
         turn = number % len(pairs)
+        texts = numbered(prompts)
+        if same_texts:
+            await _together(client, texts, 1, PLAIN, workload)
         for policy, kept in pairs[turn:] + pairs[:turn]:
+            texts = texts if same_texts else numbered(prompts)
             start_s = time.perf_counter()
-            answers = await asyncio.gather(
-                *(ask(client, prompt, max_tokens, policy, workload) for prompt in prompts)
-            )
+            answers = await _together(client, texts, max_tokens, policy, workload)
             num_tokens = sum(answer.num_tokens for answer in answers)
             kept.tokens_per_s.append(num_tokens / (time.perf_counter() - start_s))
             kept.answers += answers
         latest = ", ".join(f"{kept.tokens_per_s[-1]:.1f}" for kept in runs)
         progress(f"round {number + 1} of {rounds}: {latest} tokens/s")
     return runs
+
+
+async def _together(
+    client: GatewayClient, texts: Sequence[str], max_tokens: int, policy: DraftPolicy, workload: str
+) -> list[Answer]:
+    return await asyncio.gather(*(ask(client, t, max_tokens, policy, workload) for t in texts))
 
 
 async def compare(

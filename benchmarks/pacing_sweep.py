@@ -1,9 +1,10 @@
 """Pacing against fixed draft lengths, by category and load, on real services in turns.
 
-As shipped: the verifier's own lookups and no drafter. Every category's first prompts are answered
-plain, paced and with each fixed length. Prints tokens per second over plain's; the last line is
-JSON, where `of_best` is paced over the best fixed length, which includes plain. The best of several
-noisy figures is flattered: with few rounds `of_best` is lower than it would be with many.
+As shipped: the verifier's own lookups and no drafter. In each round a category's first prompts are
+read, then answered plain, paced and with each fixed length. Prints tokens per second over plain's;
+the last line is JSON, where `of_best` is paced over the best fixed length, which includes plain.
+The best of several noisy figures is flattered: with few rounds `of_best` is lower than it would be
+with many.
 """
 
 import argparse
@@ -52,6 +53,7 @@ async def main() -> None:
                     max_tokens=options.tokens,
                     rounds=options.rounds,
                     workload=category,
+                    same_texts=True,
                 )
                 paced, *fixed = (speed(run, plain) for run in runs)
                 name = f"{category}, {load} at once"
