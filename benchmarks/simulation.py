@@ -310,7 +310,7 @@ class _Run:
             source=source,
             expects=sequence.is_told and ready < limit,
             since_us=self.now_us - since_us,
-            allowance_us=sequence.pacing.allowance_us(has_own=False, is_drafting=sequence.is_told),
+            stake=sequence.pacing.stake(has_own=False, is_drafting=sequence.is_told),
         )
 
     def _shape(self, num_rows: int) -> StepShape:

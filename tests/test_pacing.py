@@ -18,7 +18,7 @@ from verifier_service.ledger import Ledger
 from verifier_service.mailbox import Mailbox
 from verifier_service.pacer import Pacer, View
 from verifier_service.pacing import Mode, Pacing, RoundCost
-from verifier_service.rule import Hand, Prospect, best_wait, plan_rows
+from verifier_service.rule import Hand, Prospect, Stake, best_wait, plan_rows
 from verifier_service.sequence import Request, VerifierSequence, plain_reason
 from verifier_service.step_time import StepShape, StepTime
 from verifier_service.tenants import REST, Tenants
@@ -124,13 +124,19 @@ def test_a_row_costs_all_sequences_of_a_step():
 
 
 def test_who_has_lost_its_budget_is_not_slowed_by_others():
-    hands = [Hand([0.9] * 8), Hand(allowance_us=0.0)]
+    hands = [Hand([0.9] * 8), Hand(stake=Stake(0.0))]
     plan = plan_rows(hands, shape(2, 2), fitted(500.0, sequences=2), 64)
     assert plan.num_draft == [0, 0]
     # Nor by more than is left of it.
-    hands = [Hand([0.9] * 8), Hand(allowance_us=1_600.0)]
+    hands = [Hand([0.9] * 8), Hand(stake=Stake(1_600.0))]
     plan = plan_rows(hands, shape(2, 2), fitted(500.0, sequences=2), 64)
     assert plan.num_draft == [3, 0]
+    # Nor by more than a share of what it gains itself.
+    hands = [Hand([0.9] * 8), Hand([0.3], Stake(0.0, share=0.3))]
+    plan = plan_rows(hands, shape(2, 2), fitted(500.0, sequences=2), 64)
+    assert plan.num_draft == [2, 1]
+    assert plan.wish.num_draft == [8, 1]
+    assert plan.wish.tokens == pytest.approx([7.2, 0.3])
     calm = plan_rows([hands[0], Hand()], shape(2, 2), fitted(500.0, sequences=2), 64)
     assert calm.num_draft == [8, 0]
 

@@ -7,8 +7,8 @@ import pytest
 from paceline.rounds import TokenSource
 from verifier_service.pacer import Pacer, View
 from verifier_service.pacing import Mode, Pacing, RoundCost
+from verifier_service.rule import Stake
 from verifier_service.step_time import StepShape, StepTime
-from verifier_service.verdict import Verdicts
 
 MODEL = TokenSource.DRAFT_MODEL
 STEP_US = 20_000.0
@@ -94,15 +94,6 @@ def test_a_drafter_on_the_same_cores_is_found_out_by_the_first_step_beside_it():
     assert pacer.step_time.predict(shape) == pytest.approx(STEP_US, rel=0.1)
 
 
-def test_labels_of_clients_do_not_pile_up():
-    verdicts = Verdicts()
-    first = verdicts.of("0")
-    for number in range(1, 100):
-        verdicts.of(str(number))
-    assert verdicts.of("0") is not first
-    assert verdicts.of("99") is verdicts.of("99")
-
-
 def test_a_prior_is_that_of_the_source_that_proposed_last():
     pacer = Pacer()
     for _ in range(100):
@@ -110,14 +101,14 @@ def test_a_prior_is_that_of_the_source_that_proposed_last():
     assert pacer.pacing("chat").acceptance.survival(1)[0] < 0.1
 
 
-@pytest.mark.parametrize(("allowance_us", "num_draft"), [(math.inf, 8), (0.0, 0)])
-def test_draft_rows_cost_others_no_more_than_they_may_lose(allowance_us, num_draft):
+@pytest.mark.parametrize(("stake_us", "num_draft"), [(math.inf, 8), (0.0, 0)])
+def test_draft_rows_cost_others_no_more_than_they_may_lose(stake_us, num_draft):
     pacer = Pacer()
     shape = StepShape(2, 100, 2, True)
     for rows in (1, 5, 9, 13) * 20:
         pacer.step_time.add(shape.with_rows(rows), STEP_US + 300.0 * rows)
     drafting = View(pacer.pacing(""), num_ready=8, limit=8, source=MODEL, survival=[0.9] * 8)
-    other = View(pacer.pacing(""), num_ready=0, limit=8, survival=[], allowance_us=allowance_us)
+    other = View(pacer.pacing(""), num_ready=0, limit=8, survival=[], stake=Stake(stake_us))
     assert pacer.plan([drafting, other], shape, 64).num_draft == [num_draft, 0]
 
 

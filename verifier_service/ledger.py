@@ -26,6 +26,8 @@ class Ledger:
     elapsed_us: float = 0.0
     _debt_us: float = 0.0
     _own_us: float = 0.0
+    # Of the total, since a probe gained.
+    _forgiven_us: float = 0.0
     # What a round of its speculation costs lately, before what it gains.
     _stake_us: float = 0.0
 
@@ -46,6 +48,9 @@ class Ledger:
     def trust(self) -> None:
         """A probe gained: half a budget may be lost anew, whatever was lost before."""
         self._own_us = min(self._own_us, self._limit_us - self.budget_us / 2)
+        self._forgiven_us = max(
+            self._forgiven_us, self.total_us - self._limit_us + self.budget_us / 2
+        )
 
     @property
     def _limit_us(self) -> float:
@@ -62,6 +67,11 @@ class Ledger:
         return self._own_us >= self._limit_us
 
     @property
+    def lost_too_much(self) -> bool:
+        """More than the budget, and than what a step may cost in any case."""
+        return self.total_us > self._limit_us + 0.01 * self.elapsed_us
+
+    @property
     def left_us(self) -> float:
         """What the rows of others may still cost it, all gains counted."""
-        return max(self._limit_us - self.total_us, 0.0)
+        return max(self._limit_us + self._forgiven_us - self.total_us, 0.0)

@@ -7,32 +7,48 @@ share of the time, to see whether their texts have changed. Pure; times in micro
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 
-# Tokens hoped for from a sequence that was never asked; how much the latest time counts.
-_HOPE, _RATE = 0.3, 0.2
+from verifier_service.shrunk import Pool, Shrunk
+
+# Tokens hoped for from asking where nothing is known, and how many times that hope is worth.
+_HOPE, _HOPE_WEIGHT, _HOPE_FADE = 0.3, 16.0, 0.995
+_FADE = 0.95
 # Of the time, for asking where it has not paid; and so many sequences at once.
 _SHARE, _MOST_AT_ONCE = 0.01, 4
 # How fast a mean time follows, and how many times itself it believes in.
 _UP, _DOWN, _CLIP = 0.05, 0.25, 3.0
+# How fast the speed-up follows.
+_SPEED_RATE = 0.05
+
+
+def new_hope() -> Pool:
+    """What asking brings the sequences of a workload that nothing is known of."""
+    return Pool(_HOPE * _HOPE_WEIGHT, _HOPE_WEIGHT, _HOPE_FADE)
 
 
 @dataclass(slots=True)
 class Interest:
     """What asking one sequence's sources brought lately, less what it cost. In tokens."""
 
-    net: float = _HOPE
+    # What it brought the sequences of the workload.
+    hope: InitVar[Pool | None] = None
     # Steps since it was asked.
     num_rested: int = 0
+    net: Shrunk = field(init=False)
+
+    def __post_init__(self, hope: Pool | None) -> None:
+        self.net = Shrunk(hope or new_hope(), fade=_FADE)
 
     @property
     def pays(self) -> bool:
-        return self.net > 0.0
+        return self.net.mean > 0.0
 
-    def asked(self, num_accepted: int, cost: float) -> None:
-        """`cost`: tokens that the step could have made in the time of asking and of the rows."""
+    def asked(self, num_tokens: float, cost: float) -> None:
+        """num_tokens: what was to be expected of it; cost: tokens that the step could have made in
+        the time of asking and of the rows."""
         self.num_rested = 0
-        self.net += _RATE * (num_accepted - cost - self.net)
+        self.net.add(num_tokens - cost)
 
     def rested(self) -> None:
         self.num_rested += 1
@@ -44,42 +60,51 @@ class Looking:
 
     # Of asking one sequence; 0: not known yet.
     cost_us: float = 0.0
-    # Of a step that asks nobody.
-    _blind_us: float = 0.0
+    # Tokens per time lately, over those of plain decoding.
+    speed_up: float = 1.0
     _saved_us: float = 0.0
+    # The present step cannot ask all that pay.
+    _is_tight: bool = False
 
-    def choose(self, interests: Sequence[Interest], allowed_us: float) -> list[bool]:
-        """Which of these sequences to ask in this step; all together may take so long."""
+    def choose(
+        self, interests: Sequence[Interest], allowed_us: float, is_shielded: Sequence[bool] = ()
+    ) -> list[bool]:
+        """Which of these sequences to ask in this step.
+
+        Those that pay, if all together may take so long, and others within the share. If not, those
+        within that share who are shielded from the rows of others, if any are: what they would gain
+        themselves may change that.
+        """
         asks = [interest.pays for interest in interests]
-        others = [index for index, pays in enumerate(asks) if not pays]
+        self._is_tight = sum(asks) * self.cost_us > allowed_us
+        num_tried = max(int(self._saved_us / self.cost_us), 0) if self.cost_us else len(asks)
+        others = [i for i, pays in enumerate(asks) if not pays or self._is_tight]
+        if self._is_tight and any(is_shielded):
+            others = [index for index in others if is_shielded[index]]
+            asks = [False] * len(asks)
         others.sort(key=lambda index: -interests[index].num_rested)
-        num_tried = int(self._saved_us / self.cost_us) if self.cost_us else len(others)
-        for index in others[:num_tried]:
-            asks[index] = True
-        if sum(asks) * self.cost_us >= allowed_us:
-            # The most promising ones that fit.
-            best = sorted(range(len(asks)), key=lambda index: -interests[index].net * asks[index])
-            num_fitting = int(allowed_us / self.cost_us) if self.cost_us else 0
-            for index in best[num_fitting:]:
-                asks[index] = False
+        for rank, index in enumerate(others):
+            asks[index] = rank < num_tried
         return asks
 
-    def measured(self, look_us: float, num_asked: int, num_tried: int, step_us: float) -> None:
-        """After a step that asked so many, `num_tried` of them although it had not paid.
+    def asked(self, look_us: float, rows_us: float, *, pays: bool) -> None:
+        """One sequence was asked, which took so long, and its draft rows so much."""
+        if self.cost_us:
+            look_us = min(look_us, _CLIP * self.cost_us)
+        if self._is_tight or not pays:
+            self._saved_us -= look_us + rows_us
+        # Slowly up and quickly down: hiccups, and all that is done for the first time, are long.
+        rate = _UP if look_us > self.cost_us > 0.0 else _DOWN if self.cost_us else 1.0
+        self.cost_us += rate * (look_us - self.cost_us)
 
-        `look_us`: of choosing the step's draft tokens, and of learning from what became of them.
-        """
-        if not num_asked:
-            self._blind_us = _towards(self._blind_us, look_us)
-        else:
-            self.cost_us = _towards(self.cost_us, max(look_us - self._blind_us, 0.0) / num_asked)
-        saved_us = self._saved_us + _SHARE * step_us - num_tried * self.cost_us
-        self._saved_us = min(max(saved_us, 0.0), _MOST_AT_ONCE * self.cost_us)
+    def measured(self, step_us: float, plain_us: float, tokens_per_sequence: float) -> None:
+        """After a step; `plain_us`: what it had taken without speculation."""
+        saved_us = self._saved_us + _SHARE * step_us
+        self._saved_us = min(saved_us, _MOST_AT_ONCE * self.cost_us)
+        if step_us > 0.0:
+            speed_up = tokens_per_sequence * plain_us / step_us
+            self.speed_up += _SPEED_RATE * (speed_up - self.speed_up)
 
-
-def _towards(mean_us: float, value_us: float) -> float:
-    """Slowly up and quickly down: hiccups, and all that is done for the first time, are long."""
-    if not mean_us:
-        return value_us
-    value_us = min(value_us, _CLIP * mean_us)
-    return mean_us + (_UP if value_us > mean_us else _DOWN) * (value_us - mean_us)
+    def tokens_in(self, time_us: float, num_sequences: int, plain_us: float) -> float:
+        """What a step of these could make in that time, as fast as it went lately."""
+        return max(self.speed_up, 1.0) * num_sequences * time_us / plain_us if plain_us else 0.0

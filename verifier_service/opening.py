@@ -5,6 +5,7 @@ Knows no queue and no step.
 
 import time
 
+from paceline.lookup.confidence import Confidences
 from paceline.model.cache import BLOCK_TOKENS
 from paceline.model.engine import LanguageModel
 from paceline.params import SamplingMode
@@ -37,7 +38,11 @@ def new_sequence(request: Request, sink: Sink, vocab_size: int) -> VerifierSeque
 
 
 def equip(
-    sequence: VerifierSequence, model: LanguageModel, settings: VerifierSettings, stores: Stores
+    sequence: VerifierSequence,
+    model: LanguageModel,
+    settings: VerifierSettings,
+    stores: Stores,
+    confidences: Confidences,
 ) -> None:
     """Sampling state and draft sources. A whole vocabulary's tensors: on the model's thread."""
     request = sequence.request
@@ -60,4 +65,5 @@ def equip(
             branch_block=BLOCK_TOKENS,
             tenant=request.tenant,
             keep=request.keep,
+            confidences=confidences,
         )

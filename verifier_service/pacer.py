@@ -4,20 +4,29 @@ Holds what sequences share: the fit of step time, priors of acceptance and arriv
 probes that keep the time of plain decoding known. Pure but for that state; times in microseconds.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline.rounds import TokenSource
 from verifier_service.acceptance import Priors
 from verifier_service.arrival import Arrival
-from verifier_service.fortune import Fortune, Pool
 from verifier_service.ledger import DEFAULT_BUDGET_SHARE, DEFAULT_BUDGET_US, Ledger
-from verifier_service.looking import Looking
+from verifier_service.looking import Interest, Looking
+from verifier_service.mailbox import Draft
 from verifier_service.pacing import Mode, Pacing, RoundCost
-from verifier_service.rule import Hand, Plan, Prospect, Wait, best_wait, plan_rows
+from verifier_service.rule import (
+    ANY_STAKE,
+    Hand,
+    Plan,
+    Prospect,
+    Stake,
+    Wait,
+    best_wait,
+    plan_rows,
+)
+from verifier_service.shrunk import Shrunk
 from verifier_service.step_time import StepShape, StepTime
-from verifier_service.verdict import Verdicts
+from verifier_service.workloads import Workloads
 
 # Longest wait for a draft, whatever the rule says: a step must never hang on a peer.
 MAX_WAIT_US = 150_000.0
@@ -30,6 +39,8 @@ _STEPS_BETWEEN_QUIET = 300
 # Sooner when hardly anything is known of it.
 _DOUBTFUL_ERROR, _STEPS_IN_DOUBT = 0.3, 16
 _FIRST_QUIET = 8
+# Of a plain step: a drafter that costs less may draft beside the reading of a prompt.
+_CHEAP = 0.1
 _QUIET_STEPS = 4
 # A probe verifies so many draft tokens, as if each were so likely to stand.
 _PROBE_TOKENS, _PROBE_HOPE = 4, 0.6
@@ -55,10 +66,11 @@ class View:
     fixed: bool = False
     # Of the draft tokens of all sources, most likely first; None: only a drafter's, see num_ready.
     survival: Sequence[float] | None = None
-    # What the step may cost it.
-    allowance_us: float = math.inf
-    # It drafts by itself, and its budget for that is not spent.
+    stake: Stake = ANY_STAKE
+    # It drafts by itself, as pacing wants, and its budget for that is not spent.
     has_own: bool = False
+    # It drafts by itself, and what that would gain is looked at while its budget is spent.
+    is_shadowed: bool = False
     # Its prompt is still being read.
     is_reading: bool = False
 
@@ -78,31 +90,33 @@ class Pacer:
     budget_share: float = DEFAULT_BUDGET_SHARE
     step_time: StepTime = field(default_factory=StepTime)
     priors: Priors = field(default_factory=Priors)
-    verdicts: Verdicts = field(default_factory=Verdicts)
+    workloads: Workloads = field(default_factory=Workloads)
     looking: Looking = field(default_factory=Looking)
 
     def __post_init__(self) -> None:
         self._since_plain = 0
         self._quiet_left = 0
-        self._pool = Pool()
         self.new_drafter()
 
     def new_drafter(self) -> None:
         """A drafter has come: its pace, its cost and what it is worth are open."""
         self._arrival = Arrival()
         self._since_quiet = _STEPS_BETWEEN_QUIET - _FIRST_QUIET
-        self.verdicts.clear()
+        self.workloads.new_drafter()
         self.step_time.forget_drafting()
 
     def pacing(self, workload: str) -> Pacing:
         """For a new sequence; it begins with what others have learned."""
+        shared = self.workloads.of(workload)
         return Pacing(
             self.priors,
             workload,
             Ledger(self.budget_us, self.budget_share),
             self._arrival.copy(),
-            self.verdicts.of(workload),
-            Fortune(self._pool),
+            shared.verdict,
+            Shrunk(shared.gain),
+            Interest(shared.hope),
+            shared.exposure,
         )
 
     @property
@@ -110,13 +124,19 @@ class Pacer:
         """Drafters rest for a few steps, to see how fast plain decoding is without them."""
         return self._quiet_left > 0
 
-    def credit(self, pacing: Pacing, limit: int, min_probability: float) -> int:
+    def credit(
+        self, pacing: Pacing, limit: int, min_probability: float, *, is_reading: bool = False
+    ) -> int:
         """How far the drafter may run ahead of the commit; 0: rest.
 
+        It begins after the first token unless it is known to cost next to nothing: on the same
+        cores it would read the prompt while the target does, and no ledger would show that.
         Twice what a step is likely to verify at the present price of a row, so that a block that
         stands as a whole leaves some for the next; no further than is likely to be reached at all.
         """
         if not pacing.drafts or self.is_quiet or limit <= 0:
+            return 0
+        if is_reading and not self._is_cheap_beside:
             return 0
         if pacing.mode is Mode.PROBE:
             return min(limit, _PROBE_TOKENS)
@@ -124,6 +144,13 @@ class Pacer:
         reached = sum(p > _LEAST_SURVIVAL for p in survival)
         worth = sum(p > min_probability for p in survival[:limit])
         return max(min(2 * worth, reached), min(limit, _LEAST_CREDIT))
+
+    @property
+    def _is_cheap_beside(self) -> bool:
+        if self.step_time.drafting_error > _DOUBTFUL_ERROR:
+            return False
+        plain_us = self.step_time.predict(StepShape(1, 0, 1, drafting=False))
+        return self.step_time.drafting_us < _CHEAP * plain_us
 
     def plan(self, views: Sequence[View], plain: StepShape, max_rows: int) -> Plan:
         """How many of the draft tokens at hand each sequence is to verify."""
@@ -167,7 +194,7 @@ class Pacer:
         if survival is None:
             survival = pacing.acceptance.survival(count, view.source)
         if pacing.mode is not Mode.PROBE:
-            return Hand(survival[:count], view.allowance_us)
+            return Hand(survival[:count], view.stake)
         # A probe looks at what the estimate has given up on.
         hoped = survival[: min(count, _PROBE_TOKENS)]
         return Hand([max(p, _PROBE_HOPE**n) for n, p in enumerate(hoped, 1)])
@@ -176,7 +203,7 @@ class Pacer:
         pacing = view.pacing
         if view.survival is not None and not view.expects:
             hand = view.survival[: pacing.usable(len(view.survival))]
-            return Prospect(hand, [0.0] * len(hand), allowance_us=view.allowance_us)
+            return Prospect(hand, [0.0] * len(hand), stake=view.stake)
         ready = pacing.usable(min(view.num_ready, view.limit))
         arrivals = [0.0] * ready
         in_step = 0
@@ -193,7 +220,7 @@ class Pacer:
             pacing.arrival.chance,
             # The first of them is the token that the step itself chooses.
             max(in_step - 1, 0),
-            view.allowance_us,
+            view.stake,
         )
 
     def _wants_plain(self, plan: Plan, plain: StepShape) -> bool:
@@ -258,3 +285,27 @@ class Pacer:
         pacing.consider(now_us, prospect_us, self.step_time.drafting_us, cost.plain_us)
         if pacing.arrival.is_known:
             self._arrival = pacing.arrival.copy()
+
+    def learn_of_looking(self, pacing: Pacing, cost: RoundCost, num_sequences: int) -> None:
+        """After a round of a sequence whose own sources were asked in a step of so many."""
+        look_us = cost.look_us * cost.look_share
+        self.looking.asked(look_us, cost.rows_us * cost.row_share, pays=pacing.interest.pays)
+        time_us = look_us + cost.wished_us * cost.wished_share
+        in_tokens = self.looking.tokens_in(time_us, num_sequences, cost.plain_us)
+        if cost.has_own:
+            pacing.interest.asked(cost.hoped, in_tokens)
+
+    def learn_of_shadow(
+        self,
+        pacing: Pacing,
+        shadow: Draft,
+        token_ids: Sequence[int],
+        plain: StepShape,
+        wished_us: float,
+    ) -> None:
+        """After a round that brought these; `shadow` only a spent budget forbade to verify. The
+        rows that all wished for would have taken `wished_us`."""
+        rows_us = len(shadow.token_ids) * self.step_time.row_us(plain.rows)
+        pacing.shadow.watch(shadow.token_ids, shadow.parents, max(rows_us, wished_us))
+        if pacing.shadow.committed(token_ids, self.step_time.predict(plain)):
+            pacing.ledger.trust()

@@ -5,15 +5,18 @@ the commit, and is looked at now and then by a probe of a few rounds. Between tw
 least a second. Pure: times come in as numbers, all in microseconds.
 """
 
-import math
 from dataclasses import dataclass, field
 from enum import Enum
 
 from paceline.rounds import PlainReason, TokenSource
 from verifier_service.acceptance import Acceptance, Priors
 from verifier_service.arrival import Arrival
-from verifier_service.fortune import Fortune
+from verifier_service.exposure import Exposure
 from verifier_service.ledger import Ledger
+from verifier_service.looking import Interest
+from verifier_service.rule import ANY_STAKE, Stake
+from verifier_service.shadow import Shadow
+from verifier_service.shrunk import Shrunk
 from verifier_service.verdict import Verdict
 
 _DWELL_US = 1_000_000.0
@@ -30,6 +33,10 @@ _LEAST_GAIN = 0.005
 # A prospect must exceed the one that speculation was given up with by so much.
 _BETTER = 1.5
 _GAIN_RATE = 0.03
+# Of what is left of a budget, for one step.
+_STAKE_SHARE = 1 / 6
+# Of an expected gain: expectations are noisy, and what looks best is often overrated.
+_GAIN_SHARE = 0.7
 # A gain worth telling others of, in plain steps.
 _TOLD_GAIN = 2.0
 
@@ -67,6 +74,11 @@ class RoundCost:
     look_us: float = 0.0
     look_share: float = 0.0
     has_own: bool = False
+    # Draft tokens expected to stand of those that pacing wished for; time of all such rows, and its
+    # share of it.
+    hoped: float = 0.0
+    wished_us: float = 0.0
+    wished_share: float = 0.0
 
 
 @dataclass
@@ -78,7 +90,11 @@ class Pacing:
     ledger: Ledger = field(default_factory=Ledger)
     arrival: Arrival = field(default_factory=Arrival)
     verdict: Verdict = field(default_factory=Verdict)
-    fortune: Fortune = field(default_factory=Fortune)
+    # Expected of a step's own draft tokens, in the mean of the steps that wished for any.
+    gain: Shrunk = field(default_factory=Shrunk)
+    interest: Interest = field(default_factory=Interest)
+    exposure: Exposure = field(default_factory=Exposure)
+    shadow: Shadow = field(default_factory=Shadow)
     mode: Mode = Mode.ON
     # Why it is off.
     reason: PlainReason = PlainReason.UNSPECIFIED
@@ -108,24 +124,42 @@ class Pacing:
         """Whether the drafter is to draft."""
         return self.mode is not Mode.OFF
 
+    @property
+    def is_spent(self) -> bool:
+        """Its own speculation has cost what it may, and this is no probe."""
+        return self.ledger.is_spent and self.mode is not Mode.PROBE
+
+    @property
+    def has_shadow(self) -> bool:
+        """Whether what its draft tokens would bring is looked at, for they are not verified."""
+        return self.is_spent or self.ledger.left_us <= 0.0
+
     def usable(self, num_ready: int) -> int:
         """How many of the draft tokens at hand may be considered at all."""
-        if self.ledger.is_spent and self.mode is not Mode.PROBE:
-            return 0
-        return num_ready
+        return 0 if self.is_spent else num_ready
 
     @property
     def may_wait(self) -> bool:
         """Whether a step may wait for this sequence's drafter at all."""
         return self.mode is Mode.ON and not self.ledger.is_spent
 
-    def allowance_us(self, *, has_own: bool, is_drafting: bool) -> float:
-        """What a step with the draft rows of others may cost it: what is left of its budget.
+    def stake(self, *, has_own: bool, is_drafting: bool) -> Stake:
+        """What the draft rows of a step, its own and those of others, may cost it.
 
-        Without bounds where it wins that back, by its own sources or with a drafter alone.
+        A part of what is left of its budget: who bets it all on one step cannot win it back. More
+        with sources of its own that promise to win it back. With a drafter alone, anything.
         """
-        wins = self.fortune.mean_us > 0.0 if has_own else is_drafting
-        return math.inf if wins else self.ledger.left_us
+        if is_drafting and not has_own:
+            return ANY_STAKE
+        left_us = self.ledger.left_us
+        if not has_own or self.is_spent:
+            return Stake(_STAKE_SHARE * left_us)
+        share = _GAIN_SHARE if left_us > 0.0 else self.exposure.value
+        return Stake(_STAKE_SHARE * left_us, self.gain.mean, share)
+
+    def ended(self) -> None:
+        """The answer is complete."""
+        self.exposure.ended(lost_too_much=self.ledger.lost_too_much)
 
     def prospect_us(self, limit: int, min_probability: float, plain_us: float) -> float:
         """What a full block would gain at the present price of a row."""
@@ -147,8 +181,8 @@ class Pacing:
         self.ledger.add(
             lost_us, others_us, cost.plain_us + overhead_us, staked_us=own_us + drafting_us
         )
-        if overhead_us > 0.0 and cost.has_own:
-            self.fortune.add(-lost_us - others_us)
+        if cost.has_own and cost.wished_us + cost.look_us > 0.0:
+            self.gain.add(cost.hoped * cost.plain_us)
         if self.mode is Mode.PROBE:
             self._probe_left -= 1
             self._account_us -= lost_us
@@ -186,7 +220,8 @@ class Pacing:
                 self.acceptance.loosen()
                 self._probe_left = _PROBE_ROUNDS
                 self._account_us = 0.0
-                self._probe_loss_us = _PROBE_LOSS * plain_us + _PROBE_ROUNDS * drafting_us
+                loss_us = _PROBE_LOSS * plain_us + _PROBE_ROUNDS * drafting_us
+                self._probe_loss_us = min(loss_us, 2 * self.ledger.budget_us)
             elif (
                 may_switch
                 and not self.ledger.is_spent

@@ -12,6 +12,7 @@ from paceline.lookup.recycling import Top
 from paceline.lookup.thoughts import Thoughts
 from paceline.rounds import FinishReason, PlainReason, PrefillReport, RoundReport, TokenSource
 from paceline.sampling import Chooser, logprobs, verify
+from verifier_service.pacing import RoundCost
 from verifier_service.sequence import (
     FinalEvent,
     TokenLogprob,
@@ -22,7 +23,7 @@ from verifier_service.sequence import (
     plain_reason,
     sources_of,
 )
-from verifier_service.turns import Turn
+from verifier_service.turns import Step, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,55 @@ def report(outcome: Outcome, step: StepFacts, prefill: PrefillReport | None) -> 
         logprobs=outcome.logprobs,
         round=round_report,
         prefill=prefill,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """What speculation added to a step. Times in microseconds, as in RoundCost; numbers of draft
+    tokens verified, and wished for."""
+
+    plain_us: float
+    rows_us: float
+    drafting_us: float
+    look_us: float
+    wished_us: float
+    num_rows: int
+    num_wished: int
+
+
+def step_cost(step: Step, costs: tuple[float, float, float]) -> StepCost:
+    """`costs`: as from the pacer."""
+    return StepCost(
+        *costs,
+        look_us=sum(turn.look_us for turn in step.turns),
+        wished_us=step.wished_us,
+        num_rows=sum(len(turn.draft.token_ids) for turn in step.turns),
+        num_wished=sum(turn.num_wished for turn in step.turns),
+    )
+
+
+def round_cost(outcome: Outcome, step: StepCost) -> RoundCost:
+    """What a round of the step cost and brought."""
+    turn = outcome.turn
+    tested, stood = turn.evidence(outcome.token_ids)
+    return RoundCost(
+        source=turn.sent.sources[0] if turn.sent.sources else TokenSource.UNSPECIFIED,
+        tested=tested,
+        stood=stood,
+        accepted=outcome.num_accepted,
+        wait_us=turn.wait_us,
+        rows_us=step.rows_us,
+        drafting_us=step.drafting_us,
+        plain_us=step.plain_us,
+        row_share=len(turn.draft.token_ids) / max(step.num_rows, 1),
+        waited=turn.waited,
+        look_us=step.look_us,
+        look_share=turn.look_us / step.look_us if step.look_us else 0.0,
+        has_own=turn.view.has_own,
+        hoped=turn.hoped,
+        wished_us=step.wished_us,
+        wished_share=turn.num_wished / max(step.num_wished, 1),
     )
 
 

@@ -8,7 +8,8 @@ docs/design.md). Pure: probabilities and a fit of step time in, numbers of rows 
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from verifier_service.step_time import StepShape, StepTime
 
@@ -20,14 +21,40 @@ _MAX_MOMENTS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Hand:
-    """One sequence's draft tokens at hand: P(it and all before it stand), descending.
+class Stake:
+    """What the draft rows of a step may add to it, as far as one sequence is concerned.
 
-    `allowance_us`: what the step may cost it at most, its own expected gain counted.
+    us: in any case. gain_us: what it expects to gain in a step on average. It puts up with `share`
+    of that besides, or of what it expects to gain in this one, if that is more.
     """
 
+    us: float = math.inf
+    gain_us: float = 0.0
+    share: float = 0.0
+
+    def allows_us(self, gain_us: float) -> float:
+        """gain_us: expected in this step."""
+        return self.us + self.share * max(gain_us, self.gain_us)
+
+
+ANY_STAKE = Stake()
+
+
+@dataclass(frozen=True, slots=True)
+class Hand:
+    """One sequence's draft tokens at hand: P(it and all before it stand), descending."""
+
     survival: Sequence[float] = ()
-    allowance_us: float = math.inf
+    stake: Stake = ANY_STAKE
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Draft tokens of each sequence, how many of them are expected to stand, the time of all."""
+
+    num_draft: list[int] = field(default_factory=list)
+    tokens: list[float] = field(default_factory=list)
+    rows_us: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +70,8 @@ class Plan:
     min_probability: float
     # Plain on purpose, to see how long that takes.
     is_probe: bool = False
+    # What would have been chosen without stakes.
+    wish: Wish = field(default_factory=Wish)
 
 
 def plan_rows(
@@ -57,45 +86,76 @@ def plan_rows(
     plain: the step without draft tokens. Takes the likeliest token first and stops when the next
     one would lower the rate, which is exact for rows that never get cheaper.
     """
-    num_draft = [0] * len(hands)
-    taken: list[tuple[int, float, float]] = []
+    taken: list[_Row] = []
     plain_us = step_time.predict(plain)
-    tokens, time_us, rows = float(len(hands)), wait_us + plain_us, plain.rows
+    tokens, time_us = float(len(hands)), wait_us + plain_us
+    counts = [0] * len(hands)
     heap = [(-hand.survival[0], index) for index, hand in enumerate(hands) if hand.survival]
     heapq.heapify(heap)
     while heap and len(taken) < max_rows:
         probability, index = -heap[0][0], heap[0][1]
-        row_us = step_time.row_us(rows)
+        row_us = step_time.row_us(plain.rows + len(taken))
         if probability * time_us <= _MARGIN * tokens * row_us:
             break
-        tokens, time_us, rows = tokens + probability, time_us + row_us, rows + 1
-        taken.append((index, probability, row_us))
-        num_draft[index] += 1
+        tokens, time_us = tokens + probability, time_us + row_us
+        taken.append(_Row(index, probability, row_us))
+        counts[index] += 1
         survival = hands[index].survival
-        if num_draft[index] < len(survival):
-            heapq.heapreplace(heap, (-survival[num_draft[index]], index))
+        if counts[index] < len(survival):
+            heapq.heapreplace(heap, (-survival[counts[index]], index))
         else:
             heapq.heappop(heap)
-    gains = [1.0 + sum(h.survival[:n]) for h, n in zip(hands, num_draft, strict=True)]
-    while taken and _costs_too_much(hands, gains, plain_us, time_us - wait_us):
-        index, probability, row_us = taken.pop()
-        num_draft[index] -= 1
-        gains[index] -= probability
-        tokens, time_us, rows = tokens - probability, time_us - row_us, rows - 1
-    price = tokens * step_time.row_us(rows) / time_us if time_us > 0 else 0.0
-    return Plan(num_draft, tokens, time_us - wait_us, min(price, 1.0))
+    wish = _wish(taken, len(hands))
+    kept = _within_stakes(taken, hands, wish.tokens, plain_us, step_time.row_doubt_us)
+    chosen = _wish(kept, len(hands))
+    tokens, time_us = len(hands) + sum(chosen.tokens), wait_us + plain_us + chosen.rows_us
+    price = tokens * step_time.row_us(plain.rows + len(kept)) / time_us if time_us > 0 else 0.0
+    return Plan(chosen.num_draft, tokens, time_us - wait_us, min(price, 1.0), wish=wish)
 
 
-def _costs_too_much(
-    hands: Sequence[Hand], gains: Sequence[float], plain_us: float, time_us: float
-) -> bool:
-    """Whether the step would cost a sequence more than it has left to lose."""
-    if time_us <= plain_us * (1 + _BYSTANDER_SHARE):
-        return False
-    return any(
-        time_us - gain * plain_us > hand.allowance_us
-        for hand, gain in zip(hands, gains, strict=True)
-    )
+class _Row(NamedTuple):
+    """A draft token: of which sequence, how likely it stands, what it adds to the step."""
+
+    sequence: int
+    probability: float
+    time_us: float
+
+
+def _wish(rows: Sequence[_Row], num_sequences: int) -> Wish:
+    num_draft, tokens = [0] * num_sequences, [0.0] * num_sequences
+    for index, probability, _ in rows:
+        num_draft[index] += 1
+        tokens[index] += probability
+    return Wish(num_draft, tokens, sum(row.time_us for row in rows))
+
+
+def _within_stakes(
+    taken: Sequence[_Row],
+    hands: Sequence[Hand],
+    tokens: Sequence[float],
+    plain_us: float,
+    doubt_us: float,
+) -> list[_Row]:
+    """The rows that cost nobody more than it may: those of others are taken back first, and the
+    least likely ones. What a row costs may not be known yet, and a stake must do for the worst."""
+    kept, gains = list(taken), list(tokens)
+    extra_us = sum(row.time_us + doubt_us for row in kept)
+    while kept and extra_us > _BYSTANDER_SHARE * plain_us:
+        allowed_us, loser = min(
+            (hand.stake.allows_us(gain * plain_us), index)
+            for index, (hand, gain) in enumerate(zip(hands, gains, strict=True))
+        )
+        if extra_us <= allowed_us:
+            break
+        others = [row for row in kept if row.sequence != loser]
+        doomed = others or kept[-1:]
+        least_us = max(allowed_us, _BYSTANDER_SHARE * plain_us)
+        while doomed and extra_us > least_us:
+            row = doomed.pop()
+            kept.remove(row)
+            gains[row.sequence] -= row.probability
+            extra_us -= row.time_us + doubt_us
+    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +172,7 @@ class Prospect:
     arrivals_us: Sequence[float]
     chance: float = 1.0
     num_in_step: int = 0
-    allowance_us: float = math.inf
+    stake: Stake = ANY_STAKE
 
     @property
     def is_empty(self) -> bool:
@@ -136,7 +196,7 @@ class Prospect:
                 for p, at_us in zip(self.survival, self.arrivals_us, strict=False)
                 if at_us <= within_us
             ],
-            self.allowance_us,
+            self.stake,
         )
 
     @property

@@ -23,7 +23,6 @@ from paceline.rounds import (
 )
 from paceline.sampling import SamplingState
 from verifier_service.draft_clock import DraftClock
-from verifier_service.looking import Interest
 from verifier_service.mailbox import Mailbox
 from verifier_service.pacing import Pacing
 from verifier_service.sources import Sources
@@ -116,7 +115,6 @@ class VerifierSequence:
     cache: SequenceCache | None = None
     # None: it verifies what its drafter sends, in chains.
     sources: Sources | None = None
-    interest: Interest = field(default_factory=Interest)
     # Prompt and delivered tokens.
     token_ids: list[int] = field(default_factory=list)
     # Which drafter link it is attached to.
@@ -157,6 +155,10 @@ class VerifierSequence:
     def num_left(self) -> int:
         """Draft tokens that could still be accepted: the token after them must fit as well."""
         return max(0, self.params.max_tokens - len(self.state.output) - 1)
+
+    def take_spent_us(self) -> float:
+        """Time that its own sources took since this was last asked."""
+        return self.sources.take_spent_us() if self.sources is not None else 0.0
 
     @property
     def draft_limit(self) -> int:

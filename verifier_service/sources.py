@@ -4,7 +4,8 @@ Puts them into one trie per round and tells them what the target chose. Knows no
 or messages. The stores behind it are of one tenant and live as long as the engine.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -87,10 +88,11 @@ class Sources:
         tenant: str = "",
         keep: bool = True,
         confidences: Confidences | None = None,
+        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """`names` are of SOURCES. `token_ids` is the sequence's own list, prompt included, which
         grows before `committed` tells of it. Nothing is kept for later sequences without `keep`.
-        `confidences` are this sequence's own unless they are given."""
+        `confidences` are of the shipped priors unless they are given."""
         sampled = params.temperature > 0.0
         luck = Luck(seed, params.temperature) if sampled else None
         self._confidences = confidences or Confidences(SAMPLED if sampled else GREEDY)
@@ -98,6 +100,8 @@ class Sources:
         self._token_ids = token_ids
         self._branch_block = branch_block
         self._keep = keep
+        self._now_ns = now_ns
+        self._spent_ns = 0
         self._predictors: list[Predictor] = []
         self._lookup: PromptLookup | None = None
         self._past: PastAnswers | None = None
@@ -137,6 +141,17 @@ class Sources:
     def draft(self, chain: Chain, max_depth: int, count: int, min_probability: float = 0.0) -> Tree:
         """The likeliest `count` draft tokens above `min_probability`, rows of a lookahead window
         among them for what such a row is worth; otherwise as `trie`."""
+        begin_ns = self._now_ns()
+        tree = self._pick(chain, max_depth, count, min_probability)
+        self._spent_ns += self._now_ns() - begin_ns
+        return tree
+
+    def take_spent_us(self) -> float:
+        """Time that `draft` took since this was last asked."""
+        spent_ns, self._spent_ns = self._spent_ns, 0
+        return spent_ns / 1e3
+
+    def _pick(self, chain: Chain, max_depth: int, count: int, min_probability: float) -> Tree:
         trie = self.trie(chain, max_depth)
         if self._lookahead is None:
             return trie.pick(count, min_probability)

@@ -15,7 +15,7 @@ from torch import Tensor
 from paceline.lookup.recycling import NUM_TOP, Top
 from paceline.model.engine import LanguageModel
 from paceline.params import Speculation
-from paceline.rounds import FinishReason, SpeculationTotals, TokenSource
+from paceline.rounds import FinishReason, SpeculationTotals
 from paceline.sampling import Chooser, NotFinite, NothingLeft, top_tokens
 from verifier_service.config import VerifierSettings
 from verifier_service.inbox import Inbox
@@ -25,10 +25,18 @@ from verifier_service.mailbox import Block
 from verifier_service.opening import equip
 from verifier_service.outbox import Outbox
 from verifier_service.pacer import Pacer
-from verifier_service.pacing import RoundCost
 from verifier_service.patience import sit_out
 from verifier_service.places import Places
-from verifier_service.round import Outcome, StepFacts, final, play, prefill_report, report
+from verifier_service.round import (
+    Outcome,
+    StepFacts,
+    final,
+    play,
+    prefill_report,
+    report,
+    round_cost,
+    step_cost,
+)
 from verifier_service.sequence import Event, FailedEvent, Sink, VerifierSequence, delivered
 from verifier_service.sources import Stores, warm_table
 from verifier_service.tenants import Tenants
@@ -60,8 +68,6 @@ class StepRunner:
         self._pacer = Pacer(1e3 * settings.draft_budget_ms, settings.draft_budget_share)
         # Draft tokens less likely to stand were not worth a row in the last step.
         self._price = 0.0
-        # Time of this step that went into its sequences' own sources.
-        self._look_us = 0.0
         identity = model.identity
         self._stores = Stores(
             warm_table(
@@ -80,8 +86,9 @@ class StepRunner:
 
     def enter(self, sequence: VerifierSequence) -> None:
         """Queue a new sequence, or end it where its tokens already do."""
-        equip(sequence, self._model, self._settings, self._stores)
         request = sequence.request
+        confidences = self._pacer.workloads.of(request.workload).confidences.of_one()
+        equip(sequence, self._model, self._settings, self._stores, confidences)
         if request.generated:
             _, reason, stop_token_id = delivered(
                 0, request.generated, request.params, self._model.eos_token_ids
@@ -125,7 +132,6 @@ class StepRunner:
 
     def run(self) -> tuple[StepFacts, list[Outcome]] | None:
         """One step, its rounds reported and counted; None if nobody could move."""
-        self._look_us = 0.0
         for sequence in self.places.overdue():
             self._fail(sequence, "deadline", "timeout_ms ran out")
         self.places.admit()
@@ -138,6 +144,9 @@ class StepRunner:
         if not turns:
             return None
         self._price = step.price
+        for turn in turns:
+            spent_us = turn.sequence.take_spent_us()
+            turn.look_us = spent_us if turn.asked_own else 0.0
         start_ns, start_unix_ns = time.monotonic_ns(), time.time_ns()
         rows = [turn.rows for turn in turns]
         logits = self._model.forward(rows)
@@ -147,39 +156,34 @@ class StepRunner:
         forward_us = (time.monotonic_ns() - start_ns) / 1e3
         self.forward_us += forward_us
         self._inbox.read_blocks()
-        before_us = self._look_us
         outcomes = self._play(turns, [segment.num_logits for segment in rows], logits)
         time_us = (time.monotonic_ns() - start_ns) / 1e3
-        # Learning from what the target thought is booked as a cost of asking.
-        model_us = time_us - (self._look_us - before_us)
         self.step_us += time_us
         num_rows = sum(len(segment.token_ids) for segment in rows)
         self.num_steps += 1
-        self._pacer.measured(step.shape, step.plain, model_us, prefill=step.has_prefill)
+        self._pacer.measured(step.shape, step.plain, time_us, prefill=step.has_prefill)
         facts = StepFacts(
             start_unix_nanos=start_unix_ns,
             time_us=time_us,
             num_sequences=len(turns),
             num_rows=num_rows,
         )
-        num_asked = self._learn_of_looking(step, outcomes, time_us)
+        self._learn(step, outcomes, time_us)
         for outcome in outcomes:
-            self._learn(outcome, step, model_us, num_asked)
             self._conclude(outcome, facts)
         return facts, outcomes
 
     def _take_turns(self) -> Step:
-        now_ns = time.monotonic_ns()
-        step = take_turns(self.places.running, self._pacer, self._settings, now_ns)
-        self._look_us += (time.monotonic_ns() - now_ns) / 1e3
-        return step
+        return take_turns(self.places.running, self._pacer, self._settings, time.monotonic_ns())
 
     def _credit(self, sequence: VerifierSequence) -> int:
         """How far its drafter may run ahead."""
         limit = sequence.draft_limit
         if sequence.request.speculation is Speculation.FIXED:
             return limit
-        return min(self._pacer.credit(sequence.pacing, limit, self._price), sequence.num_left)
+        is_reading = sequence.prefill is None
+        credit = self._pacer.credit(sequence.pacing, limit, self._price, is_reading=is_reading)
+        return min(credit, sequence.num_left)
 
     def _play(
         self, turns: Sequence[Turn], num_logits: Sequence[int], logits: Tensor
@@ -203,9 +207,7 @@ class StepRunner:
                 self._fail(sequence, "nothing_left", str(error))
                 continue
             if sequence.sources is not None:
-                begin_ns = time.monotonic_ns()
                 sequence.sources.committed(outcome.token_ids, outcome.thoughts)
-                self._look_us += (time.monotonic_ns() - begin_ns) / 1e3
             assert sequence.cache is not None
             # Only now: what gave a token is known to be finite.
             sequence.cache.register(sequence.token_ids)
@@ -216,29 +218,29 @@ class StepRunner:
             outcomes.append(outcome)
         return outcomes
 
-    def _learn(self, outcome: Outcome, step: Step, model_us: float, num_asked: int) -> None:
-        """Let pacing learn from a round; not from the first, whose step also read the prompt."""
-        turn = outcome.turn
-        if turn.sequence.prefill is None:
-            return
-        plain_us, rows_us, drafting_us = self._pacer.costs(step.shape, step.plain, model_us)
-        tested, stood = turn.evidence(outcome.token_ids)
-        cost = RoundCost(
-            source=turn.sent.sources[0] if turn.sent.sources else TokenSource.UNSPECIFIED,
-            tested=tested,
-            stood=stood,
-            accepted=outcome.num_accepted,
-            wait_us=turn.wait_us,
-            rows_us=rows_us,
-            drafting_us=drafting_us,
-            plain_us=plain_us,
-            row_share=len(turn.draft.token_ids) / max(step.shape.rows - step.plain.rows, 1),
-            waited=turn.waited,
-            look_us=self._pacer.looking.cost_us * num_asked,
-            look_share=turn.asked_own / max(num_asked, 1),
-            has_own=turn.view.has_own,
-        )
-        self._pacer.learn(turn.view, cost, time.monotonic_ns() / 1e3, step.price)
+    def _learn(self, step: Step, outcomes: Sequence[Outcome], time_us: float) -> None:
+        """Let pacing learn; nothing from a first round, whose step also read the prompt."""
+        whole = step_cost(step, self._pacer.costs(step.shape, step.plain, time_us))
+        now_us = time.monotonic_ns() / 1e3
+        for outcome in outcomes:
+            turn = outcome.turn
+            if turn.sequence.prefill is None:
+                continue
+            cost = round_cost(outcome, whole)
+            self._pacer.learn(turn.view, cost, now_us, step.price)
+            pacing = turn.sequence.pacing
+            if not turn.asked_own:
+                pacing.interest.rested()
+            elif not turn.is_probe:
+                self._pacer.learn_of_looking(pacing, cost, len(outcomes))
+            self._pacer.learn_of_shadow(
+                pacing, turn.shadow, outcome.token_ids, step.plain, step.wished_us
+            )
+        if outcomes and not step.has_prefill:
+            num_tokens = sum(len(outcome.token_ids) for outcome in outcomes)
+            self._pacer.looking.measured(
+                time_us + whole.look_us, whole.plain_us, num_tokens / len(outcomes)
+            )
 
     def _tops(
         self, turns: Sequence[Turn], num_logits: Sequence[int], logits: Tensor
@@ -251,31 +253,10 @@ class StepRunner:
         ]
         if not any(wanted):
             return ()
-        begin_ns = time.monotonic_ns()
         rows = logits[:, : self._model.vocab_size]
         if not all(wanted):
             rows = rows[torch.tensor(wanted, device=rows.device)]
-        tops = [Top(*top) for top in top_tokens(rows, NUM_TOP)]
-        self._look_us += (time.monotonic_ns() - begin_ns) / 1e3
-        return tops
-
-    def _learn_of_looking(self, step: Step, outcomes: Sequence[Outcome], time_us: float) -> int:
-        """What asking own sources brought and cost; of how many sequences."""
-        looking = self._pacer.looking
-        asked = [outcome for outcome in outcomes if outcome.turn.asked_own]
-        num_tried = sum(not outcome.turn.sequence.interest.pays for outcome in asked)
-        # Others that look are not paced; such a step tells nothing.
-        if len(asked) == sum(turn.looked_own for turn in step.turns):
-            looking.measured(self._look_us, len(asked), num_tried, time_us)
-        for outcome in outcomes:
-            turn, interest = outcome.turn, outcome.turn.sequence.interest
-            if not turn.asked_own:
-                interest.rested()
-            # Not a first token's few, nor what was left aside on purpose.
-            elif not turn.view.is_reading and not turn.is_probe:
-                cost = step.rate * looking.cost_us + step.price * len(turn.draft.token_ids)
-                interest.asked(outcome.num_accepted, cost)
-        return len(asked)
+        return [Top(*top) for top in top_tokens(rows, NUM_TOP)]
 
     def _conclude(self, outcome: Outcome, facts: StepFacts) -> None:
         """Report a round, and end the answer if it did."""
@@ -303,6 +284,8 @@ class StepRunner:
     ) -> None:
         if sequence.sources is not None:
             sequence.sources.finished()
+            if sequence.sources.has_own and sequence.request.speculation is Speculation.AUTO:
+                sequence.pacing.ended()
         self.outbox.emit(sequence, final(sequence, reason, stop_token_id))
         self.links.finish(sequence)
         self._release(sequence)
@@ -319,4 +302,7 @@ class StepRunner:
 
 def _wants_tops(turn: Turn) -> bool:
     sources = turn.sequence.sources
-    return sources is not None and turn.looked and sources.wants_thoughts
+    if sources is None or not turn.looked or not sources.wants_thoughts:
+        return False
+    # To look at all rows takes time, and those of a plain round teach little.
+    return bool(turn.draft.token_ids) or sources.needs_every_step

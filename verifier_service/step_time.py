@@ -106,6 +106,11 @@ class StepTime:
         return max(slope, 0.0) * self._unit_us
 
     @property
+    def row_doubt_us(self) -> float:
+        """Standard error of the time of a row."""
+        return math.sqrt(max(self._cov[1][1], 0.0)) * self._unit_us
+
+    @property
     def drafting_us(self) -> float:
         """What a drafter at work adds to a step; never negative."""
         return max(self._theta[5], 0.0) * self._unit_us

@@ -4,7 +4,7 @@ Reads sequences, decides by the pacer and the scheduler, changes nothing. Knows 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from paceline.lookup.trie import Tree
 from paceline.model.engine import Rows
@@ -13,7 +13,7 @@ from verifier_service.config import VerifierSettings
 from verifier_service.mailbox import Draft
 from verifier_service.pacer import Pacer, View
 from verifier_service.pacing import Mode
-from verifier_service.rule import Wait
+from verifier_service.rule import Stake, Wait
 from verifier_service.scheduler import Share, Want, share_rows
 from verifier_service.sequence import VerifierSequence
 from verifier_service.sources import Chain, Sources
@@ -43,8 +43,15 @@ class Turn:
     waited: bool = False
     # Draft tokens are at hand, and pacing looks at plain decoding instead.
     is_probe: bool = False
-    # The sequence's own sources were asked.
+    # Draft tokens that pacing would verify if nobody's stake forbade it.
+    num_wished: int = 0
+    # Of these, expected to stand.
+    hoped: float = 0.0
+    # What it would verify if its budget were not spent.
+    shadow: Draft = field(default_factory=Draft)
+    # The sequence's own sources were asked, and what that took.
     looked: bool = True
+    look_us: float = 0.0
 
     @property
     def rows(self) -> Rows:
@@ -63,13 +70,7 @@ class Turn:
     @property
     def asked_own(self) -> bool:
         """Its own sources were asked, as pacing wanted."""
-        return self.looked and self.view.has_own and not self.view.fixed
-
-    @property
-    def looked_own(self) -> bool:
-        """They were asked for whatever reason."""
-        sources = self.sequence.sources
-        return self.looked and sources is not None and sources.has_own
+        return self.looked and (self.view.has_own or self.view.is_shadowed)
 
     def evidence(self, token_ids: Sequence[int]) -> tuple[int, int]:
         """Of what the drafter had sent: tokens compared with the round's, and that would stand."""
@@ -92,8 +93,8 @@ class Step:
     turns: list[Turn]
     plain: StepShape
     price: float = 0.0
-    # Tokens per microsecond, as planned.
-    rate: float = 0.0
+    # What the draft rows would take that pacing wished for.
+    wished_us: float = 0.0
 
     @property
     def shape(self) -> StepShape:
@@ -143,13 +144,19 @@ def take_turns(
             _draft(sequence, share.num_draft, least, looks=looks),
             sequence.mailbox.peek(sequence.draft_limit),
             is_probe=plan.is_probe and view.num_drafted > 0,
+            num_wished=plan.wish.num_draft[index] if plan.wish.num_draft else 0,
+            hoped=plan.wish.tokens[index] if plan.wish.tokens else 0.0,
+            shadow=_shadow(sequence, view, max(least, plan.min_probability), looks=looks),
             looked=looks,
         )
-        for sequence, view, share, looks in zip(ready, views, shares, looking, strict=True)
+        for index, (sequence, view, share, looks) in enumerate(
+            zip(ready, views, shares, looking, strict=True)
+        )
         if share.num_tokens
     ]
-    rate = plan.num_tokens / plan.time_us if plan.time_us else 0.0
-    return Step(turns, plain._replace(sequences=len(turns)), plan.min_probability, rate)
+    return Step(
+        turns, plain._replace(sequences=len(turns)), plan.min_probability, plan.wish.rows_us
+    )
 
 
 def worthwhile_wait(step: Step, pacer: Pacer, settings: VerifierSettings) -> Wait:
@@ -173,7 +180,10 @@ def _tree(sequence: VerifierSequence, sources: Sources, count: int, least: float
 
 
 def _looking(
-    ready: Sequence[VerifierSequence], whole: Sequence[bool], pacer: Pacer, num_reading: int
+    ready: Sequence[VerifierSequence],
+    whole: Sequence[bool],
+    pacer: Pacer,
+    num_reading: int,
 ) -> list[bool]:
     """Which sequences' own sources are asked in this step; `whole`: who will be read to its end,
     without which no token is chosen."""
@@ -185,8 +195,13 @@ def _looking(
     ]
     # A quiet step is plain whatever they find; and what asking costs, it costs all.
     if open_ and not pacer.is_quiet:
-        allowed_us = min(map(_allowance_us, ready))
-        chosen = pacer.looking.choose([ready[index].interest for index in open_], allowed_us)
+        stake_us = min(_stake(sequence).allows_us(0.0) for sequence in ready)
+        pacings = [ready[index].pacing for index in open_]
+        chosen = pacer.looking.choose(
+            [pacing.interest for pacing in pacings],
+            stake_us,
+            [pacing.has_shadow for pacing in pacings],
+        )
         for index, looks in zip(open_, chosen, strict=True):
             looking[index] = looks
     return looking
@@ -200,8 +215,6 @@ def _must_look(sequence: VerifierSequence) -> bool:
 
 def _may_look(sequence: VerifierSequence, num_reading: int) -> bool:
     """Not where the first tokens of others come before its draft rows."""
-    if sequence.pacing.ledger.is_spent and sequence.pacing.mode is not Mode.PROBE:
-        return False
     return not num_reading or sequence.prefill is None
 
 
@@ -211,17 +224,15 @@ def _has_sources(sequence: VerifierSequence) -> bool:
 
 def _has_own(sequence: VerifierSequence) -> bool:
     """It drafts by itself, and its budget for that is not spent."""
-    return _has_sources(sequence) and not sequence.pacing.ledger.is_spent
+    return _has_sources(sequence) and not sequence.pacing.is_spent
 
 
 def _is_drafting(sequence: VerifierSequence) -> bool:
     return sequence.link is not None and sequence.clock.credit > 0
 
 
-def _allowance_us(sequence: VerifierSequence) -> float:
-    return sequence.pacing.allowance_us(
-        has_own=_has_sources(sequence), is_drafting=_is_drafting(sequence)
-    )
+def _stake(sequence: VerifierSequence) -> Stake:
+    return sequence.pacing.stake(has_own=_has_sources(sequence), is_drafting=_is_drafting(sequence))
 
 
 def _draft(sequence: VerifierSequence, count: int, least: float, *, looks: bool) -> Draft:
@@ -231,6 +242,13 @@ def _draft(sequence: VerifierSequence, count: int, least: float, *, looks: bool)
     tree = _tree(sequence, sequence.sources, count, least)
     draft_us = sequence.mailbox.peek(count).draft_us
     return Draft(tree.token_ids, tree.sources, tree.parents, draft_us)
+
+
+def _shadow(sequence: VerifierSequence, view: View, least: float, *, looks: bool) -> Draft:
+    if sequence.sources is None or not looks or not view.is_shadowed:
+        return Draft()
+    tree = _tree(sequence, sequence.sources, sequence.tree_limit, least)
+    return Draft(tree.token_ids, tree.sources, tree.parents)
 
 
 def _view(
@@ -263,8 +281,9 @@ def _view(
         ),
         since_us=sequence.clock.since_us(ready, now_ns),
         # First tokens come before the draft rows of others.
-        allowance_us=_allowance_us(sequence) if sequence.prefill is not None else 0.0,
-        has_own=_has_own(sequence),
+        stake=_stake(sequence) if sequence.prefill is not None else Stake(0.0),
+        has_own=not fixed and _has_own(sequence),
+        is_shadowed=not fixed and _has_sources(sequence) and sequence.pacing.has_shadow,
         fixed=fixed,
         is_reading=sequence.prefill is None,
     )

@@ -4,12 +4,10 @@ Without it every answer would spend its budget to find out anew what the last hu
 workload label; while it says off, one sequence at a time probes for all. Pure; microseconds.
 """
 
-from collections import OrderedDict
 from dataclasses import dataclass
 
 from paceline.rounds import PlainReason
 
-_MAX_LABELS = 64
 # Given up so many more times than gained, lost probes included, others begin without a drafter.
 _GAVE_UP = 3
 
@@ -37,21 +35,3 @@ class Verdict:
         """A sequence has gained something worth the name: the next may probe at once."""
         self.probe_at_us = 0.0
         self._num_gave_up = max(self._num_gave_up - 1, 0)
-
-
-class Verdicts:
-    """By workload label. Labels come from clients: the one used longest ago is forgotten."""
-
-    def __init__(self) -> None:
-        self._verdicts: OrderedDict[str, Verdict] = OrderedDict()
-
-    def clear(self) -> None:
-        """For those that begin from now on."""
-        self._verdicts.clear()
-
-    def of(self, workload: str) -> Verdict:
-        verdict = self._verdicts.setdefault(workload, Verdict())
-        self._verdicts.move_to_end(workload)
-        if len(self._verdicts) > _MAX_LABELS:
-            self._verdicts.popitem(last=False)
-        return verdict
