@@ -3,8 +3,10 @@
 Drafters that are useless, slow, flapping, on the same cores; a good one under load and behind a
 slow network, also against a loop that waits for every draft; eight different texts at once, without
 a drafter; time to first token of 16 at once.
+Plain decoding is also compared with itself: what differs there is the machine.
 Prints a table and what missed the promise; the last line is JSON. There, `scenarios` and `load` are
-tokens per second over plain's, `min` is the least of them, and `ttft` holds times over plain's.
+tokens per second over plain's, `min` is the least of them, and `ttft` holds times over plain's;
+`control` is plain over itself.
 """
 
 import argparse
@@ -41,6 +43,7 @@ MIXED = 8
 FORGETFUL = DraftPolicy(Speculation.AUTO, forget=True)
 DELAYS_MS = (1, 10, 50)
 LEAST_SPEED, MOST_P95, MOST_FIRST = 0.97, 1.03, 1.03
+CONTROL = "plain against itself"
 # Flapping has a period of 10 s, of which an answer should see more than one half.
 LONG = 3
 # A verifier dials again after at most this.
@@ -65,6 +68,7 @@ class Report:
     scenarios: dict[str, float] = field(default_factory=dict)
     load: dict[str, float] = field(default_factory=dict)
     ttft: dict[str, float | None] = field(default_factory=dict)
+    control: dict[str, float] = field(default_factory=dict)
     missed: list[str] = field(default_factory=list)
     start_s: float = field(default_factory=time.monotonic)
 
@@ -98,6 +102,7 @@ class Report:
                 "scenarios": self.scenarios,
                 "load": self.load,
                 "ttft": self.ttft,
+                "control": self.control,
                 "min": min(speeds, default=None),
             }
         )
@@ -181,9 +186,11 @@ async def drafters_alone(report: Report) -> None:
         ("same cores", (*MODEL, f"--model={report.model}"), OTHER, 1),
     ]
     late = [(f"delay {delay_ms} ms", delay_ms) for delay_ms in DELAYS_MS]
-    if not any(report.wants(name) for name, *_ in (*bad, *late)):
+    if not any(report.wants(name) for name, *_ in (*bad, *late, (CONTROL,))):
         return
     async with stack(report, "--local-sources=") as services:
+        if report.wants(CONTROL):
+            await _control(report, services.client)
         for name, command, prompt, longer in bad:
             if report.wants(name):
                 async with services.drafter(*command):
@@ -194,6 +201,30 @@ async def drafters_alone(report: Report) -> None:
             if report.wants(name):
                 async with services.drafter(*LOOKUP, delay_s=delay_ms / 1e3):
                     await _delayed(report, name, services.client, is_far=delay_ms >= 10)
+
+
+async def _control(report: Report, client: GatewayClient) -> None:
+    """As many answers as in the other cases: what a percentile varies by depends on that."""
+    found = []
+    for prompts, max_tokens in (([OTHER], report.max_tokens), ([COPY] * 16, 16)):
+        found += await compare(
+            client,
+            prompts,
+            (PLAIN, PLAIN),
+            max_tokens=max_tokens,
+            rounds=report.rounds,
+            seconds=report.seconds,
+            workload=CONTROL,
+            progress=report.say,
+        )
+        report.show(f"{CONTROL}, {len(prompts)} at once", found[-1])
+    one, many = found
+    report.control |= {
+        "speed": round(one.speed, 3),
+        "p95": round(one.p95, 3),
+        "ttft_p50": round(many.first_p50, 3),
+        "ttft_p95": round(many.first_p95, 3),
+    }
 
 
 async def _delayed(report: Report, name: str, client: GatewayClient, *, is_far: bool) -> None:
