@@ -1,9 +1,9 @@
 """Looking: whether a step asks a sequence's own sources for draft tokens at all.
 
 Asking takes time on the engine's thread, which delays every sequence of the step, and for many a
-text it brings nothing. The rule for any action (design.md 8): a sequence is asked while what that
-brought lately exceeds what asking and its rows cost. The others are asked in turn, within a small
-share of the time, to see whether their texts have changed. Pure; times in microseconds.
+text it brings nothing. The rule for any action (design.md 8): a sequence is asked while what was
+expected of it lately exceeds what asking and its rows cost. The others are asked in turn, within a
+small share of the time, to see whether their texts have changed. Pure; times in microseconds.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def new_hope() -> Pool:
 
 @dataclass(slots=True)
 class Interest:
-    """What asking one sequence's sources brought lately, less what it cost. In tokens."""
+    """What was expected of asking one sequence's sources lately, less its cost. In tokens."""
 
     # What it brought the sequences of the workload.
     hope: InitVar[Pool | None] = None

@@ -71,8 +71,6 @@ class View:
     has_own: bool = False
     # It drafts by itself, and what that would gain is looked at while its budget is spent.
     is_shadowed: bool = False
-    # Its prompt is still being read.
-    is_reading: bool = False
 
     @property
     def num_drafted(self) -> int:

@@ -15,7 +15,7 @@ from verifier_service.step_time import StepShape, StepTime
 
 # Extra tokens must exceed their cost by this much: estimates are noisy.
 _MARGIN = 1.05
-# What "must not slow" allows the rows of others, as a share of a step.
+# What "must not slow" allows draft rows in any case, as a share of a step.
 _BYSTANDER_SHARE = 0.01
 _MAX_MOMENTS = 4
 

@@ -285,7 +285,6 @@ def _view(
         has_own=not fixed and _has_own(sequence),
         is_shadowed=not fixed and _has_sources(sequence) and sequence.pacing.has_shadow,
         fixed=fixed,
-        is_reading=sequence.prefill is None,
     )
 
 

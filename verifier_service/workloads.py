@@ -32,7 +32,7 @@ class Workload:
     gain: Pool = field(default_factory=Pool)
     exposure: Exposure = field(default_factory=Exposure)
     hope: Pool = field(default_factory=new_hope)
-    # Greedy and sampled answers have no kind of guess in common.
+    # Greedy and sampled answers have no kind of guess in common but what a drafter sent.
     confidences: Confidences = field(
         default_factory=lambda: Confidences({**GREEDY, **SAMPLED}, fade=_FADE, trust=_TRUST)
     )
