@@ -6,6 +6,8 @@ DEFAULT_BUDGET_US = 30_000.0
 DEFAULT_BUDGET_SHARE = 0.02
 # Gains are kept for so many rounds of what a round with a stake costs lately.
 _BANK_ROUNDS, _STAKE_RATE = 4.0, 0.1
+# Of the time, what draft rows may cost whatever is left (rule.py).
+_ANYWAY_SHARE = 0.01
 
 
 @dataclass(slots=True)
@@ -69,7 +71,7 @@ class Ledger:
     @property
     def lost_too_much(self) -> bool:
         """More than the budget, and than what a step may cost in any case."""
-        return self.total_us > self._limit_us + 0.01 * self.elapsed_us
+        return self.total_us > self._limit_us + _ANYWAY_SHARE * self.elapsed_us
 
     @property
     def left_us(self) -> float:
